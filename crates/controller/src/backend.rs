@@ -1,0 +1,236 @@
+//! The engine's side of a backend: [`Backend`] is `dyn`, so the engine compiles once and faults are decorators;
+//! [`Typed`] makes one of any [`Provisioner`].
+
+use crate::names::ON_DELETE_PARAMETER;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use thiserror::Error;
+use volwright_provisioner::{
+    BoxFuture, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, Observed, ParameterMap, Progress,
+    Provisioned, Provisioner, Request, Result, VolumeSource, parse_parameters,
+};
+
+/// A handle as it is stored: who wrote it, in which version, and the backend's own JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Version of the handle's layout.
+    pub version: u16,
+    /// [`Provisioner::BACKEND`] of the writer.
+    pub backend: String,
+    /// The handle.
+    pub handle: Value,
+}
+
+/// Why a stored handle cannot be used. None of these ever leads to a delete.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum HandleError {
+    /// Not an envelope at all.
+    #[error("the annotation volwright.io/handle is not readable: {0}")]
+    Undecodable(String),
+    /// Another backend's.
+    #[error("the annotation volwright.io/handle belongs to the backend {0:?}")]
+    OtherBackend(String),
+    /// Written by a later release.
+    #[error("the annotation volwright.io/handle has version {found}; this release reads up to {known}: upgrade")]
+    Newer {
+        /// Version found.
+        found: u16,
+        /// Highest version known.
+        known: u16,
+    },
+}
+
+impl Envelope {
+    /// Reads the annotation's text.
+    pub fn parse(text: &str) -> Result<Self, HandleError> {
+        serde_json::from_str(text).map_err(|error| HandleError::Undecodable(error.to_string()))
+    }
+
+    /// The annotation's text.
+    pub fn to_text(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+}
+
+/// [`Provisioner`] without its types. Every method but the pure ones is called under a deadline.
+pub trait Backend: Send + Sync + 'static {
+    /// Short name.
+    fn name(&self) -> &'static str;
+    /// What a class offers. `Err` is `Invalid`: unknown or unreadable parameters, with the list of known ones.
+    fn capabilities(&self, parameters: &ParameterMap) -> Result<Capabilities>;
+    /// Can this handle be used here?
+    fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError>;
+    /// What the PV says.
+    fn source(&self, handle: &Envelope) -> Result<VolumeSource, HandleError>;
+    /// Names of the data behind a source.
+    fn alias_keys(&self, source: &VolumeSource) -> Vec<Key>;
+    /// See [`Provisioner::same_volume`]; `false` where one cannot be read.
+    fn same_volume(&self, planned: &Envelope, completed: &Envelope) -> bool;
+    /// See [`Provisioner::fits`]; `false` where the handle or parameters cannot be read.
+    fn fits(&self, request: &Request<ParameterMap>, handle: &Envelope) -> bool;
+    /// See [`Provisioner::plan`].
+    fn plan<'a>(&'a self, request: &'a Request<ParameterMap>) -> BoxFuture<'a, Result<Envelope>>;
+    /// See [`Provisioner::observe`].
+    fn observe<'a>(&'a self, handle: &'a Envelope) -> BoxFuture<'a, Result<Option<Observed>>>;
+    /// See [`Provisioner::provision`].
+    fn provision<'a>(
+        &'a self,
+        request: &'a Request<ParameterMap>,
+        handle: &'a Envelope,
+    ) -> BoxFuture<'a, Result<Progress<Provisioned<Envelope>>>>;
+    /// See [`Provisioner::delete`].
+    fn delete<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<Progress<()>>>;
+    /// See [`Provisioner::set_mark`].
+    fn set_mark<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<()>>;
+    /// See [`Provisioner::inventory`].
+    fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>>;
+    /// See [`Provisioner::capacity`].
+    fn capacity<'a>(&'a self, parameters: &'a ParameterMap) -> BoxFuture<'a, Result<Vec<Capacity>>>;
+    /// See [`Provisioner::check`].
+    fn check(&self) -> BoxFuture<'_, Vec<Check>>;
+}
+
+/// Any [`Provisioner`] as a [`Backend`].
+pub struct Typed<P>(Arc<P>);
+
+impl<P: Provisioner> Typed<P> {
+    /// Wraps a connected backend.
+    pub fn new(provisioner: Arc<P>) -> Self {
+        Self(provisioner)
+    }
+
+    fn wrap(handle: &P::Handle) -> Result<Envelope> {
+        let handle = serde_json::to_value(handle)
+            .map_err(|error| Failure::invalid("the backend made a handle that is not JSON").caused_by(error))?;
+        Ok(Envelope { version: P::HANDLE_VERSION, backend: P::BACKEND.to_owned(), handle })
+    }
+
+    fn unwrap(envelope: &Envelope) -> Result<P::Handle, HandleError> {
+        if envelope.backend != P::BACKEND {
+            return Err(HandleError::OtherBackend(envelope.backend.clone()));
+        }
+        if envelope.version > P::HANDLE_VERSION {
+            return Err(HandleError::Newer { found: envelope.version, known: P::HANDLE_VERSION });
+        }
+        if envelope.version < P::HANDLE_VERSION {
+            return P::upgrade(envelope.version, envelope.handle.clone())
+                .ok_or_else(|| HandleError::Undecodable(format!("version {} is too old", envelope.version)));
+        }
+        P::Handle::deserialize(&envelope.handle).map_err(|error| HandleError::Undecodable(error.to_string()))
+    }
+
+    /// A handle that cannot be read keeps its data until somebody looks.
+    fn open(envelope: &Envelope) -> Result<P::Handle> {
+        Self::unwrap(envelope)
+            .map_err(|error| Failure::blocked(volwright_provisioner::Until::OperatorActs, error.to_string()))
+    }
+
+    fn parameters(map: &ParameterMap) -> Result<P::Parameters> {
+        parse_parameters(&without_engine_keys(map))
+            .map_err(|error| Failure::invalid(format!("the storage class's parameters are refused: {error}")))
+    }
+
+    fn typed(request: &Request<ParameterMap>) -> Result<Request<P::Parameters>> {
+        let parameters = Self::parameters(&request.parameters)?;
+        Ok(request.clone().with_parameters(parameters))
+    }
+}
+
+/// The engine's own keys are taken off before the backend sees the parameters.
+fn without_engine_keys(map: &ParameterMap) -> ParameterMap {
+    map.iter()
+        .filter(|(key, _)| *key != ON_DELETE_PARAMETER)
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect::<BTreeMap<_, _>>()
+}
+
+impl<P: Provisioner> Backend for Typed<P> {
+    fn name(&self) -> &'static str {
+        P::BACKEND
+    }
+
+    fn capabilities(&self, parameters: &ParameterMap) -> Result<Capabilities> {
+        self.0.capabilities(&Self::parameters(parameters)?)
+    }
+
+    fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError> {
+        Self::unwrap(handle).map(drop)
+    }
+
+    fn source(&self, handle: &Envelope) -> Result<VolumeSource, HandleError> {
+        Ok(self.0.source(&Self::unwrap(handle)?))
+    }
+
+    fn alias_keys(&self, source: &VolumeSource) -> Vec<Key> {
+        self.0.alias_keys(source)
+    }
+
+    fn same_volume(&self, planned: &Envelope, completed: &Envelope) -> bool {
+        match (Self::unwrap(planned), Self::unwrap(completed)) {
+            (Ok(planned), Ok(completed)) => self.0.same_volume(&planned, &completed),
+            _ => false,
+        }
+    }
+
+    fn fits(&self, request: &Request<ParameterMap>, handle: &Envelope) -> bool {
+        match (Self::typed(request), Self::unwrap(handle)) {
+            (Ok(request), Ok(handle)) => self.0.fits(&request, &handle),
+            _ => false,
+        }
+    }
+
+    fn plan<'a>(&'a self, request: &'a Request<ParameterMap>) -> BoxFuture<'a, Result<Envelope>> {
+        Box::pin(async move { Self::wrap(&self.0.plan(&Self::typed(request)?).await?) })
+    }
+
+    fn observe<'a>(&'a self, handle: &'a Envelope) -> BoxFuture<'a, Result<Option<Observed>>> {
+        Box::pin(async move { self.0.observe(&Self::open(handle)?).await })
+    }
+
+    fn provision<'a>(
+        &'a self,
+        request: &'a Request<ParameterMap>,
+        handle: &'a Envelope,
+    ) -> BoxFuture<'a, Result<Progress<Provisioned<Envelope>>>> {
+        Box::pin(async move {
+            let planned = Self::open(handle)?;
+            let progress = self.0.provision(&Self::typed(request)?, &planned).await?;
+            Ok(match progress {
+                Progress::Done(made) => Progress::Done(Provisioned {
+                    handle: Self::wrap(&made.handle)?,
+                    size: made.size,
+                    topology: made.topology,
+                }),
+                Progress::Pending { after, note } => Progress::Pending { after, note },
+            })
+        })
+    }
+
+    fn delete<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<Progress<()>>> {
+        Box::pin(async move { self.0.delete(&Self::open(handle)?, mark).await })
+    }
+
+    fn set_mark<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.0.set_mark(&Self::open(handle)?, mark).await })
+    }
+
+    fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>> {
+        Box::pin(async move {
+            let items = self.0.inventory().await?;
+            items
+                .into_iter()
+                .map(|item| Ok(InventoryItem { handle: Self::wrap(&item.handle)?, observed: item.observed }))
+                .collect()
+        })
+    }
+
+    fn capacity<'a>(&'a self, parameters: &'a ParameterMap) -> BoxFuture<'a, Result<Vec<Capacity>>> {
+        Box::pin(async move { self.0.capacity(&Self::parameters(parameters)?).await })
+    }
+
+    fn check(&self) -> BoxFuture<'_, Vec<Check>> {
+        Box::pin(self.0.check())
+    }
+}

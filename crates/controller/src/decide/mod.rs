@@ -1,0 +1,70 @@
+//! What to do, as pure functions over plain data: no I/O, clock, client, randomness or `async`.
+//!
+//! [`claim`] answers for a claim, [`volume`] for a PV, [`settle`] for an intent whose claim went another way, [`retry`]
+//! for a failure. The engine's shell obeys. Each safety rule has a name in [`Rule`]; a test build can switch one off
+//! ([`Rules`]) to show that its test fails without it.
+
+pub mod claim; // claims: whose, when, on what terms
+pub mod retry; // failures: when again
+mod rules; // the safety rules by name
+pub mod settle; // an intent whose claim is gone
+mod view; // plain data
+pub mod volume; // PVs: finalizer, retain, delete
+
+pub use self::rules::{Rule, Rules};
+pub use self::view::{
+    ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, VolumeView,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// What happens to the data of a released volume whose policy is Delete.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnDelete {
+    /// Destroyed.
+    #[default]
+    Delete,
+    /// Kept and recorded as retained; the event says where.
+    Retain,
+}
+
+impl OnDelete {
+    /// What a class may say.
+    pub const KNOWN: &str = "delete or retain";
+
+    /// Reads a parameter or annotation. Nothing is guessed: "Retain" or "retian" is `None`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "delete" => Some(Self::Delete),
+            "retain" => Some(Self::Retain),
+            _ => None,
+        }
+    }
+
+    /// As it is written on the PV.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Retain => "retain",
+        }
+    }
+}
+
+/// Who we are, as the decisions need to know it.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    /// Our provisioner name, then those we also answer to.
+    pub names: Vec<String>,
+    /// For node agents the node's name.
+    pub node: Option<String>,
+    /// The safety rules in force: all of them, but in a test that shows what one is good for.
+    pub rules: Rules,
+}
+
+impl Identity {
+    /// Is `provisioner` one of our names?
+    pub fn answers_to(&self, provisioner: &str) -> bool {
+        self.names.iter().any(|name| name == provisioner)
+    }
+}

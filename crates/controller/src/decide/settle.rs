@@ -1,0 +1,73 @@
+//! An open create intent whose claim is gone, bound elsewhere or no longer wants it.
+
+use super::{Identity, Rule};
+use volwright_provisioner::{Mark, Observed, Pristine};
+
+/// What becomes of the intent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settle {
+    /// A PV carries its handle: it is published, and its end is the PV's business.
+    Published,
+    /// Nobody can have written to it, or nothing is there: `delete` it, also when absent, until that is final.
+    Delete,
+    /// It stays, and is reported with this reason.
+    Orphan(String),
+}
+
+/// `carried`: a live PV names this volume. `observed`: what the backend sees of it now.
+pub fn settle(identity: &Identity, mark: &Mark, carried: bool, observed: Option<&Observed>) -> Settle {
+    if carried {
+        return Settle::Published;
+    }
+    // After an unknown answer only a final delete ends an intent: absence now may be presence later.
+    let Some(observed) = observed else { return Settle::Delete };
+    let pristine = observed.pristine == Pristine::Yes || !identity.rules.holds(Rule::Pristine);
+    match &observed.mark {
+        Some(found) if !found.same_owner(mark) => {
+            Settle::Orphan("it bears another owner's mark".to_owned())
+        }
+        _ if !pristine => Settle::Orphan(
+            "no PV speaks for it, and it is not empty: its PV may have existed and been removed".to_owned(),
+        ),
+        _ => Settle::Delete,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::Rules;
+    use volwright_provisioner::{ClaimUid, Epoch, InstallationId, MarkState, PvName};
+
+    fn mark(owner: &str) -> Mark {
+        Mark {
+            installation: InstallationId::new("i"),
+            owner: ClaimUid::new(owner),
+            pv_name: PvName::new("pvc-u"),
+            epoch: Epoch::default(),
+            state: MarkState::Unpublished,
+        }
+    }
+
+    fn seen(owner: Option<&str>, pristine: Pristine) -> Observed {
+        Observed { mark: owner.map(mark), size: None, pristine, users: Vec::new() }
+    }
+
+    #[test]
+    fn an_unpublished_volume_goes_only_if_nobody_can_have_written_to_it() {
+        let all = Identity::default();
+        let off = Identity { rules: Rules::without(Rule::Pristine), ..Identity::default() };
+        let ours = mark("u");
+        assert_eq!(settle(&all, &ours, true, Some(&seen(Some("u"), Pristine::No))), Settle::Published);
+        assert_eq!(settle(&all, &ours, false, None), Settle::Delete);
+        assert_eq!(settle(&all, &ours, false, Some(&seen(Some("u"), Pristine::Yes))), Settle::Delete);
+        assert_eq!(settle(&all, &ours, false, Some(&seen(None, Pristine::Yes))), Settle::Delete);
+        for pristine in [Pristine::No, Pristine::Unknown] {
+            let seen = seen(Some("u"), pristine);
+            assert!(matches!(settle(&all, &ours, false, Some(&seen)), Settle::Orphan(_)));
+            assert_eq!(settle(&off, &ours, false, Some(&seen)), Settle::Delete, "the rule is what keeps it");
+        }
+        let foreign = seen(Some("v"), Pristine::Yes);
+        assert!(matches!(settle(&all, &ours, false, Some(&foreign)), Settle::Orphan(_)));
+    }
+}

@@ -1,0 +1,265 @@
+//! Every call to the API server that the engine makes: each with a deadline, counted, and its failure classed.
+
+use crate::client::describe;
+use crate::decide::{ClaimView, VolumeView};
+use crate::names;
+use crate::objects::{Claim, Volume};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use volwright_provisioner::{Class, Failure, NodeInfo, Result, Until};
+
+use super::metrics::Metrics;
+
+/// Lists in pages of this many, as client-go does; a page of 500 PVs is about a megabyte.
+const PAGE: u32 = 500;
+
+/// See the module.
+pub struct ApiServer {
+    client: Client,
+    deadline: Duration,
+    metrics: Arc<Metrics>,
+}
+
+/// What came of creating a PV.
+pub enum Created {
+    /// It is there now.
+    New,
+    /// One of that name was there.
+    Exists,
+}
+
+/// What came of deleting a PV.
+pub enum Deleted {
+    /// It is terminating; this is what the server showed.
+    Terminating(Box<VolumeView>),
+    /// It went at once.
+    Gone,
+    /// It changed since it was read: read it again.
+    Changed,
+}
+
+/// How a call failed, before it has a class.
+enum CallError {
+    Api(Box<kube::Error>),
+    Deadline,
+}
+
+impl CallError {
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api(error) => match error.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Deadline => None,
+        }
+    }
+}
+
+impl ApiServer {
+    /// Calls go through `client`, which must not retry by itself.
+    pub fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
+        Self { client, deadline, metrics }
+    }
+
+    async fn call<T>(
+        &self,
+        verb: &'static str,
+        resource: &'static str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, CallError> {
+        let result = match tokio::time::timeout(self.deadline, call).await {
+            Ok(result) => result.map_err(|error| CallError::Api(Box::new(error))),
+            Err(_) => Err(CallError::Deadline),
+        };
+        let outcome = match &result {
+            Ok(_) => "ok",
+            Err(error) => match error.code() {
+                Some(403) => "forbidden",
+                Some(404) => "not_found",
+                Some(409) => "conflict",
+                Some(429) => "throttled",
+                Some(400..=499) => "refused",
+                Some(_) => "server_error",
+                None => "no_answer",
+            },
+        };
+        self.metrics.api_call(verb, resource, outcome);
+        result
+    }
+
+    fn claims(&self, namespace: &str) -> Api<Claim> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    fn volumes(&self) -> Api<Volume> {
+        Api::all(self.client.clone())
+    }
+
+    /// The claim as it is now.
+    pub async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ClaimView>> {
+        let found = self.call("get", "persistentvolumeclaims", self.claims(namespace).get_opt(name)).await;
+        found
+            .map(|claim| claim.map(|claim| claim.view()))
+            .map_err(|error| failure(error, "get", "persistentvolumeclaims"))
+    }
+
+    /// The PV as it is now.
+    pub async fn volume(&self, name: &str) -> Result<Option<VolumeView>> {
+        let found = self.call("get", "persistentvolumes", self.volumes().get_opt(name)).await;
+        found
+            .map(|volume| volume.map(|volume| volume.view()))
+            .map_err(|error| failure(error, "get", "persistentvolumes"))
+    }
+
+    /// The node as it is now.
+    pub async fn node(&self, name: &str) -> Result<Option<NodeInfo>> {
+        let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
+        let found = self.call("get", "nodes", nodes.get_opt(name)).await;
+        let node = found.map_err(|error| failure(error, "get", "nodes"))?;
+        Ok(node.map(|node| NodeInfo {
+            name: name.to_owned(),
+            uid: node.metadata.uid.unwrap_or_default(),
+            labels: node.metadata.labels.unwrap_or_default(),
+        }))
+    }
+
+    /// Creates a PV: the one unshared write of a claim. Safe to repeat: the name is the claim's.
+    pub async fn create_volume(&self, volume: &PersistentVolume) -> Result<Created> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let parameters = PostParams::default();
+        match self.call("create", "persistentvolumes", volumes.create(&parameters, volume)).await {
+            Ok(_) => Ok(Created::New),
+            Err(error) if error.code() == Some(409) => Ok(Created::Exists),
+            Err(error) => Err(failure(error, "create", "persistentvolumes")),
+        }
+    }
+
+    /// Merges `change` into a PV's metadata, if it still has this resource version. `None`: it is gone or has changed,
+    /// and the watch will tell.
+    pub async fn patch_volume(&self, seen: &VolumeView, change: Value) -> Result<Option<VolumeView>> {
+        let mut metadata = change;
+        metadata["resourceVersion"] = json!(seen.resource_version);
+        metadata["uid"] = json!(seen.uid);
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let (volumes, parameters) = (self.volumes(), PatchParams::default());
+        let patched = self.call("patch", "persistentvolumes", volumes.patch(&seen.name, &parameters, &patch)).await;
+        match patched {
+            Ok(volume) => Ok(Some(volume.view())),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
+            Err(error) => Err(failure(error, "patch", "persistentvolumes")),
+        }
+    }
+
+    /// Deletes exactly the PV that was seen.
+    pub async fn delete_volume(&self, seen: &VolumeView) -> Result<Deleted> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(seen.uid.clone()),
+                resource_version: Some(seen.resource_version.clone()),
+            }),
+            ..DeleteParams::default()
+        };
+        let volumes = self.volumes();
+        match self.call("delete", "persistentvolumes", volumes.delete(&seen.name, &parameters)).await {
+            Ok(reply) => Ok(match reply.left() {
+                Some(volume) if volume.metadata.deletion_timestamp.is_some() => {
+                    Deleted::Terminating(Box::new(volume.view()))
+                }
+                _ => Deleted::Gone,
+            }),
+            Err(error) if error.code() == Some(404) => Ok(Deleted::Gone),
+            Err(error) if error.code() == Some(409) => Ok(Deleted::Changed),
+            Err(error) => Err(failure(error, "delete", "persistentvolumes")),
+        }
+    }
+
+    /// Takes the scheduler's choice back, if the claim is still as it was seen. The scheduler then chooses again.
+    /// `false`: the claim has changed.
+    pub async fn unselect_node(&self, claim: &ClaimView) -> Result<bool> {
+        let patch = Patch::Merge(json!({ "metadata": {
+            "resourceVersion": claim.resource_version,
+            "uid": claim.glance.uid,
+            "annotations": { (names::SELECTED_NODE): null },
+        }}));
+        let claims: Api<PartialObjectMeta<PersistentVolumeClaim>> =
+            Api::namespaced(self.client.clone(), &claim.glance.namespace);
+        let parameters = PatchParams::default();
+        let patched = self
+            .call("patch", "persistentvolumeclaims", claims.patch_metadata(&claim.glance.name, &parameters, &patch))
+            .await;
+        match patched {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
+            Err(error) => Err(failure(error, "patch", "persistentvolumeclaims")),
+        }
+    }
+
+    /// Every PV that bears no node label: those that an agent's own watch cannot show, and that may yet name the same
+    /// data. Read in pages, and each page dropped before the next.
+    pub async fn visit_unlabelled_volumes(&self, mut visit: impl FnMut(VolumeView)) -> Result<()> {
+        let volumes = self.volumes();
+        let mut parameters = ListParams::default().labels(&format!("!{}", names::NODE_LABEL)).limit(PAGE);
+        loop {
+            let page = self.call("list", "persistentvolumes", volumes.list(&parameters)).await;
+            let page = page.map_err(|error| failure(error, "list", "persistentvolumes"))?;
+            page.items.iter().for_each(|volume| visit(volume.view()));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Nodes that a CSI-shaped PV is attached to.
+    pub async fn attachments(&self, pv: &str) -> Result<Vec<String>> {
+        let attachments: Api<VolumeAttachment> = Api::all(self.client.clone());
+        let mut parameters = ListParams::default().limit(PAGE);
+        let mut nodes = Vec::new();
+        loop {
+            let page = self.call("list", "volumeattachments", attachments.list(&parameters)).await;
+            let page = page.map_err(|error| failure(error, "list", "volumeattachments"))?;
+            nodes.extend(
+                page.items
+                    .into_iter()
+                    .filter(|a| a.spec.source.persistent_volume_name.as_deref() == Some(pv))
+                    .map(|a| format!("node {}", a.spec.node_name)),
+            );
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => parameters = parameters.continue_token(&token),
+                None => return Ok(nodes),
+            }
+        }
+    }
+}
+
+/// All calls here are reads or safe to repeat (preconditions, names that are the claim's), so a lost answer needs no
+/// other treatment than a refusal: ask again. What the server asks us to wait is waited.
+fn failure(error: CallError, verb: &'static str, resource: &'static str) -> Failure {
+    match error {
+        CallError::Deadline => {
+            Failure::unavailable(format!("the API server did not answer in time ({verb} {resource})"))
+        }
+        CallError::Api(error) => {
+            let text = describe(&error, verb, resource);
+            let class = match error.as_ref() {
+                kube::Error::Api(status) if status.code == 429 => {
+                    let wait = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+                    match u64::try_from(wait) {
+                        Ok(seconds @ 1..) => Class::Blocked(Until::After(Duration::from_secs(seconds))),
+                        _ => Class::Unavailable,
+                    }
+                }
+                _ => Class::Unavailable,
+            };
+            Failure::new(class, text).caused_by(*error)
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! One claim, from a look to a PV: [`decide::claim`](crate::decide::claim) says what, this does it.
+//!
+//! ```text
+//! route -> terms -> plan -> intent recorded -> live re-read -> observe -> provision -> mark published
+//!       -> create PV -> intent ended                        claim gone, exhausted, refused -> undo -> intent ended
+//! ```
+
+use crate::backend::Envelope;
+use crate::decide::claim::{Route, Terms, Why, concerns_us, place, route, terms};
+use crate::decide::settle::{Settle, settle};
+use crate::decide::{ClaimView, ClassView};
+use crate::names;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+use volwright_provisioner::{
+    Class, ClaimUid, Failure, MarkState, NodeInfo, Progress, Provisioned, PvName, Request, Result, Until, VolumeSource,
+};
+
+use super::api::Created;
+use super::happening::{ABOUT_CLAIM, Subject};
+use super::journal::Intent;
+use super::pv::{Publication, persistent_volume};
+use super::{Flow, Shared};
+
+/// Works on one claim until there is nothing to do, or something to wait for.
+pub(super) async fn run(shared: &Shared, uid: &ClaimUid) -> Flow {
+    match serve(shared, uid).await {
+        Ok(flow) => flow,
+        Err(failure) => Flow::Failed(failure),
+    }
+}
+
+async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
+    let intent = shared.journal.intent(uid);
+    let cached = shared.world.claim(uid);
+    let concerned = cached.as_ref().is_some_and(|c| concerns_us(&shared.identity, &c.glance));
+    if intent.is_none() && !concerned {
+        return Ok(Flow::Parked);
+    }
+    let (seen, from_cache) = match cached.as_ref().and_then(|c| c.full.clone()) {
+        Some(full) => (Some(full), true),
+        None => (live_claim(shared, uid, intent.as_deref()).await?, false),
+    };
+    let Some(claim) = seen else { return abandon(shared, uid, intent).await };
+    let subject = Subject::claim(&claim);
+    let class = shared.world.class(claim.class.as_deref().unwrap_or_default());
+    let pv_name = names::pv_name(uid.as_str());
+    let existing = existing_volume(shared, &pv_name).await?;
+    let known = existing.as_ref().map(|(view, readable)| (view, *readable));
+    match route(&shared.identity, &claim, class.as_deref(), known) {
+        Route::Serve => {}
+        Route::Done => return published(shared, uid).await,
+        Route::Refuse(text) => {
+            let undone = abandon(shared, uid, intent).await?;
+            return if undone.is_final() { Err(Failure::invalid(text)) } else { Ok(undone) };
+        }
+        // A class that went under an open intent: the intent has all that is needed.
+        Route::Wait(Why::ClassMissing, _) | Route::Nothing(Why::ClassOfAnother) if intent.is_some() => {}
+        Route::Wait(why, note) => {
+            debug!(claim = %subject, ?why, "Claim waits.");
+            if let Some(note) = note {
+                shared.tell(&subject, why == Why::ClassMissing, reason_to_wait(why), ABOUT_CLAIM, note);
+            }
+            abandon(shared, uid, intent).await?;
+            return Ok(Flow::Parked);
+        }
+        Route::Nothing(why) => {
+            debug!(claim = %subject, ?why, "Nothing to do for this claim.");
+            let flow = abandon(shared, uid, intent).await?;
+            return Ok(if flow.is_final() && why == Why::Bound { Flow::Settled } else { flow });
+        }
+    }
+    if let Some(flow) = due_reschedule(shared, &claim).await? {
+        return Ok(flow);
+    }
+    let node = match node_for(shared, &claim, class.as_deref()).await? {
+        Some(node) => node,
+        None => return node_gone(shared, &claim, intent).await,
+    };
+    let had_intent = intent.is_some();
+    let intent = match planned(shared, &claim, class.as_deref(), node, intent).await {
+        Ok(Planned::Ready(intent)) => intent,
+        Ok(Planned::Not(flow)) => return Ok(flow),
+        Err(failure) => return no_room_or(shared, &claim, failure).await,
+    };
+    // The record may have waited for its turn: what was decided on must still be so. An agent that has just read the
+    // claim, and whose record is a local file, need not ask twice.
+    if from_cache {
+        let live = live_claim(shared, uid, Some(&intent)).await?;
+        let still = live.as_ref().is_some_and(|live| {
+            concerns_us(&shared.identity, &live.glance) && live.glance.selected_node == claim.glance.selected_node
+        });
+        if !still {
+            return abandon(shared, uid, Some(intent)).await;
+        }
+    }
+    match make(shared, &claim, &intent, had_intent).await {
+        Ok(flow) => Ok(flow),
+        Err(failure) => match failure.class() {
+            // Nothing will come of this plan: it goes, and the next one is planned elsewhere.
+            Class::Exhausted | Class::Invalid | Class::NotOurs => {
+                let undone = abandon(shared, uid, Some(intent)).await?;
+                if !undone.is_final() {
+                    return Ok(undone);
+                }
+                shared.raise_attempt(uid);
+                no_room_or(shared, &claim, failure).await
+            }
+            Class::Unavailable | Class::Unknown | Class::Blocked(_) => Err(failure),
+        },
+    }
+}
+
+fn reason_to_wait(why: Why) -> &'static str {
+    match why {
+        Why::ClassMissing => "ProvisioningFailed",
+        Why::Populator => "Provisioning",
+        _ => "WaitForVolume",
+    }
+}
+
+/// The claim as it is now, if it still is the one of this uid.
+async fn live_claim(shared: &Shared, uid: &ClaimUid, intent: Option<&Intent>) -> Result<Option<ClaimView>> {
+    let (namespace, name) = match (shared.world.claim(uid), intent) {
+        (Some(cached), _) => (cached.glance.namespace.clone(), cached.glance.name.clone()),
+        (None, Some(intent)) => (intent.request.claim.namespace.clone(), intent.request.claim.name.clone()),
+        (None, None) => return Ok(None),
+    };
+    let live = shared.api.claim(&namespace, &name).await?;
+    Ok(live.filter(|live| live.glance.uid == *uid))
+}
+
+/// The PV of the claim's name, and whether we can read its handle. Where all PVs are watched the cache answers: a PV that
+/// it does not show yet is found by the 409 of our own create. An agent's watch shows only PVs with its label, so it
+/// asks.
+async fn existing_volume(shared: &Shared, name: &str) -> Result<Option<(crate::decide::VolumeView, bool)>> {
+    let readable = |ours: &super::world::OurVolume| (ours.view.clone(), ours.handle.is_some());
+    let cached = shared.world.volume(name);
+    if let Some(ours) = cached.as_ref().and_then(|volume| volume.ours.as_ref()) {
+        return Ok(Some(readable(ours)));
+    }
+    if cached.is_none() && shared.settings.node().is_none() {
+        return Ok(None);
+    }
+    let live = shared.api.volume(name).await?;
+    Ok(live.map(|view| readable(&super::world::OurVolume::new(shared.backend.as_ref(), view))))
+}
+
+/// The claim has its PV: the intent has served.
+async fn published(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
+    match shared.journal.intent(uid) {
+        Some(intent) => abandon(shared, uid, Some(intent)).await,
+        None => Ok(Flow::Settled),
+    }
+}
+
+/// The node to make the volume on: `Some(None)` where none is wanted, `None` where the chosen one is gone.
+async fn node_for(
+    shared: &Shared,
+    claim: &ClaimView,
+    class: Option<&ClassView>,
+) -> Result<Option<Option<NodeInfo>>> {
+    if let Some(own) = shared.settings.node() {
+        return Ok(shared.own_node(own).await?.map(Some));
+    }
+    let late = class.is_none_or(|class| class.late_binding);
+    match claim.glance.selected_node.as_deref().filter(|_| late) {
+        None => Ok(Some(None)),
+        Some(name) => Ok(shared.api.node(name).await?.map(Some)),
+    }
+}
+
+/// Nobody else takes the choice of a node back that is gone (kubernetes-facts 8): the pod would wait for ever.
+async fn node_gone(shared: &Shared, claim: &ClaimView, intent: Option<Arc<Intent>>) -> Result<Flow> {
+    let undone = abandon(shared, &claim.glance.uid, intent).await?;
+    if !undone.is_final() {
+        return Ok(undone);
+    }
+    let node = claim.glance.selected_node.clone().unwrap_or_default();
+    let text = format!("the selected node {node:?} does not exist any more; the scheduler will choose another");
+    reschedule(shared, claim, Failure::exhausted(text)).await
+}
+
+enum Planned {
+    Ready(Arc<Intent>),
+    Not(Flow),
+}
+
+/// An intent that fits this claim: the open one, or a new one.
+async fn planned(
+    shared: &Shared,
+    claim: &ClaimView,
+    class: Option<&ClassView>,
+    node: Option<NodeInfo>,
+    open: Option<Arc<Intent>>,
+) -> Result<Planned> {
+    let uid = &claim.glance.uid;
+    let Some(class) = class else {
+        return Ok(match open {
+            Some(intent) => Planned::Ready(intent),
+            None => Planned::Not(Flow::Parked),
+        });
+    };
+    let offers = shared.backend.capabilities(&class.parameters)?;
+    // Whether PVs are CSI-shaped is the handle's to say; before there is one, no VAC is taken for granted.
+    let csi = offers.modes.is_empty() || shared.csi_shaped();
+    let Terms { size, access_modes, volume_mode, on_delete } =
+        terms(claim, class, &offers, csi).map_err(Failure::invalid)?;
+    let pv_name = PvName::new(names::pv_name(uid.as_str()));
+    let mark = shared.mark(uid.clone(), pv_name.clone(), MarkState::Unpublished);
+    let request = Request {
+        claim: claim.info(),
+        pv_name,
+        size,
+        access_modes,
+        volume_mode,
+        class_name: class.name.clone(),
+        parameters: class.parameters.clone(),
+        node,
+        attempt: shared.attempt(uid),
+        mark,
+    };
+    if let Some(intent) = open {
+        if shared.backend.fits(&request, &intent.handle) {
+            return Ok(Planned::Ready(intent));
+        }
+        let undone = abandon(shared, uid, Some(intent)).await?;
+        shared.raise_attempt(uid);
+        // Planned anew in the next run, with the next attempt number.
+        return Ok(Planned::Not(if undone.is_final() { Flow::After(Duration::ZERO) } else { undone }));
+    }
+    let subject = Subject::claim(claim);
+    let text = format!("External provisioner is provisioning volume for claim \"{subject}\"");
+    if shared.first_try(uid) {
+        shared.tell(&subject, false, "Provisioning", ABOUT_CLAIM, text);
+    }
+    let handle = shared.backend_call("plan", shared.backend.plan(&request)).await?;
+    let intent = Intent {
+        request,
+        class_uid: class.uid.clone(),
+        provisioner: class.provisioner.clone(),
+        policy: class.reclaim_policy,
+        mount_options: class.mount_options.clone(),
+        on_delete,
+        handle,
+    };
+    shared.journal.open(intent.clone()).await?;
+    Ok(Planned::Ready(Arc::new(intent)))
+}
+
+/// From a recorded intent to a PV.
+async fn make(shared: &Shared, claim: &ClaimView, intent: &Intent, had_intent: bool) -> Result<Flow> {
+    let started = Instant::now();
+    let (request, handle) = (&intent.request, &intent.handle);
+    let source = source_of(shared, handle)?;
+    let _held = shared.locks.acquire(shared.backend.alias_keys(&source)).await;
+    let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
+    place(&shared.identity, &request.mark, observed.as_ref(), had_intent).map_err(Failure::not_ours)?;
+    let provisioned = shared.backend_call("provision", shared.backend.provision(request, handle)).await?;
+    let made = match provisioned {
+        Progress::Done(made) => made,
+        Progress::Pending { after, note } => {
+            shared.tell(&Subject::claim(claim), false, "Provisioning", ABOUT_CLAIM, note);
+            return Ok(Flow::After(after));
+        }
+    };
+    complete(shared, intent, &made).await?;
+    let mark = request.mark.with_state(MarkState::Published);
+    shared.backend_call("set_mark", shared.backend.set_mark(&made.handle, &mark)).await?;
+    publish(shared, claim, intent, &made, started).await
+}
+
+fn source_of(shared: &Shared, handle: &Envelope) -> Result<VolumeSource> {
+    shared
+        .backend
+        .source(handle)
+        .map_err(|error| Failure::blocked(Until::OperatorActs, error.to_string()))
+}
+
+/// What was made must be what was meant; a handle that `provision` completed is recorded before it is published.
+async fn complete(shared: &Shared, intent: &Intent, made: &Provisioned<Envelope>) -> Result<()> {
+    let text = |what: &str| Failure::blocked(Until::OperatorActs, format!("the backend made {what}; nothing is published"));
+    if !shared.backend.same_volume(&intent.handle, &made.handle) {
+        return Err(text("another volume than was planned"));
+    }
+    if made.size < intent.request.size {
+        return Err(text("a smaller volume than was asked for"));
+    }
+    if made.handle != intent.handle {
+        shared.journal.open(Intent { handle: made.handle.clone(), ..intent.clone() }).await?;
+    }
+    Ok(())
+}
+
+async fn publish(
+    shared: &Shared,
+    claim: &ClaimView,
+    intent: &Intent,
+    made: &Provisioned<Envelope>,
+    started: Instant,
+) -> Result<Flow> {
+    let uid = &claim.glance.uid;
+    let subject = Subject::claim(claim);
+    let source = source_of(shared, &made.handle)?;
+    let volume = persistent_volume(&Publication {
+        intent,
+        handle: &made.handle,
+        source: &source,
+        size: made.size,
+        topology: &made.topology,
+        attributes_class: claim.attributes_class.as_deref(),
+        node: shared.settings.node(),
+    })?;
+    let name = intent.request.pv_name.as_str();
+    match shared.api.create_volume(&volume).await? {
+        Created::New => {
+            shared.journal.close(uid).await?;
+            shared.metrics.provisioned(&intent.request.class_name, source_kind(claim), started.elapsed());
+            info!(claim = %subject, uid = %uid, pv = name, class = intent.request.class_name, "Provisioned.");
+            let text = format!("Successfully provisioned volume {name}");
+            shared.tell(&subject, false, "ProvisioningSucceeded", ABOUT_CLAIM, text);
+            shared.forget_claim(uid);
+            Ok(Flow::Settled)
+        }
+        // Compared by the volume, never by claimRef: a populator re-points it.
+        Created::Exists if carried(shared, intent, &made.handle).await? => {
+            shared.journal.close(uid).await?;
+            info!(claim = %subject, uid = %uid, pv = name, "The PV of this volume was there already.");
+            Ok(Flow::Settled)
+        }
+        Created::Exists => Err(Failure::not_ours(format!(
+            "a PersistentVolume named {name} with another volume exists; the volume made for this claim is removed \
+             again"
+        ))),
+    }
+}
+
+/// `source` label of the library's metrics.
+fn source_kind(claim: &ClaimView) -> &str {
+    claim.data_source.as_ref().map_or("", |source| source.kind.as_str())
+}
+
+/// Does a live PV name the volume of this handle?
+async fn carried(shared: &Shared, intent: &Intent, handle: &Envelope) -> Result<bool> {
+    let Some(live) = shared.api.volume(intent.request.pv_name.as_str()).await? else { return Ok(false) };
+    let same_source = source_of(shared, handle)? == live.source;
+    let same_handle = live
+        .handle
+        .as_deref()
+        .and_then(|text| Envelope::parse(text).ok())
+        .is_some_and(|found| shared.backend.same_volume(handle, &found) || found == *handle);
+    Ok(same_source && same_handle)
+}
+
+/// Ends an open intent that leads nowhere: nothing unpublished stays unrecorded. Final when there is none (any more).
+async fn abandon(shared: &Shared, uid: &ClaimUid, intent: Option<Arc<Intent>>) -> Result<Flow> {
+    let Some(intent) = intent else { return Ok(Flow::Parked) };
+    let (mark, handle) = (&intent.request.mark, &intent.handle);
+    let source = source_of(shared, handle)?;
+    let is_carried = carried(shared, &intent, handle).await?;
+    let _held = shared.locks.acquire(shared.backend.alias_keys(&source)).await;
+    let observed = match is_carried {
+        true => None,
+        false => shared.backend_call("observe", shared.backend.observe(handle)).await?,
+    };
+    let claim = &intent.request.claim;
+    let subject = Subject::of_claim(&claim.namespace, &claim.name, uid.as_str());
+    match settle(&shared.identity, mark, is_carried, observed.as_ref()) {
+        Settle::Published => {}
+        Settle::Delete => match shared.backend_call("delete", shared.backend.delete(handle, mark)).await {
+            Ok(Progress::Done(())) => info!(claim = %subject, uid = %uid, "Removed what was made and never published."),
+            Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
+            Err(failure) if failure.class() == Class::NotOurs => {
+                warn!(claim = %subject, uid = %uid, error = ?failure, "Left what was found in the volume's place.");
+            }
+            Err(failure) => return Err(failure),
+        },
+        Settle::Orphan(reason) => {
+            shared.orphaned(intent.request.pv_name.as_str(), &reason);
+            let text = format!("Error cleaning provisioned volume for claim {subject}: {reason}. It is kept.");
+            shared.tell(&subject, true, "ProvisioningCleanupFailed", ABOUT_CLAIM, text);
+        }
+    }
+    shared.journal.close(uid).await?;
+    Ok(Flow::Parked)
+}
+
+/// With late binding, no room here means: elsewhere. Every other failure is told as it is.
+async fn no_room_or(shared: &Shared, claim: &ClaimView, failure: Failure) -> Result<Flow> {
+    if failure.class() == Class::Exhausted && claim.glance.selected_node.is_some() {
+        return reschedule(shared, claim, failure).await;
+    }
+    Err(failure)
+}
+
+/// Takes the scheduler's choice back: at once the first time, then after growing delays.
+async fn reschedule(shared: &Shared, claim: &ClaimView, failure: Failure) -> Result<Flow> {
+    let delay = shared.report_claim_failure(claim, &failure);
+    if delay.is_zero() {
+        return unselect(shared, claim).await;
+    }
+    shared.reschedule_at(claim, Instant::now() + delay);
+    Ok(Flow::After(delay))
+}
+
+/// A choice that is to be taken back when its delay has passed, unless the scheduler has chosen another node.
+async fn due_reschedule(shared: &Shared, claim: &ClaimView) -> Result<Option<Flow>> {
+    let Some(at) = shared.reschedule_due(claim) else { return Ok(None) };
+    let left = at.saturating_duration_since(Instant::now());
+    if left.is_zero() { unselect(shared, claim).await.map(Some) } else { Ok(Some(Flow::After(left))) }
+}
+
+async fn unselect(shared: &Shared, claim: &ClaimView) -> Result<Flow> {
+    // A claim from the cache may be old: its resource version then makes the patch a conflict, and the watch brings the
+    // newer one.
+    shared.api.unselect_node(claim).await?;
+    shared.reschedule_done(&claim.glance.uid);
+    Ok(Flow::Parked)
+}

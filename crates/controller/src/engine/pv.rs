@@ -1,0 +1,155 @@
+//! The PV object for a volume, and the manifest that brings a retained one back.
+
+use crate::backend::Envelope;
+use crate::decide::{ReclaimPolicy, VolumeView};
+use crate::names;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use volwright_provisioner::{Failure, Result, Topology, VolumeMode, VolumeSource, format_bytes};
+
+use super::journal::Intent;
+
+/// What is published for a claim.
+pub struct Publication<'a> {
+    /// As it was planned.
+    pub intent: &'a Intent,
+    /// The completed handle.
+    pub handle: &'a Envelope,
+    /// What the PV says.
+    pub source: &'a VolumeSource,
+    /// Real size in bytes.
+    pub size: u64,
+    /// From where it can be used.
+    pub topology: &'a Topology,
+    /// `spec.volumeAttributesClassName` of the claim; a CSI-shaped PV must have the same or never binds.
+    pub attributes_class: Option<&'a str>,
+    /// The node of an agent.
+    pub node: Option<&'a str>,
+}
+
+/// The PV, complete in its create call: what is added later can be missed by others.
+pub fn persistent_volume(p: &Publication<'_>) -> Result<PersistentVolume> {
+    let request = &p.intent.request;
+    let mut annotations = BTreeMap::from([
+        (names::PROVISIONED_BY, p.intent.provisioner.clone()),
+        (names::HANDLE, p.handle.to_text()),
+        (names::ON_DELETE, p.intent.on_delete.as_str().to_owned()),
+        (names::OWNER, request.mark.owner.to_string()),
+    ]);
+    let mut labels = BTreeMap::new();
+    if let Some(node) = p.node {
+        annotations.insert(names::NODE_NAME, node.to_owned());
+        labels.insert(names::NODE_LABEL, names::node_hash(node));
+    }
+    let finalizers: &[&str] = match p.intent.policy {
+        ReclaimPolicy::Delete => &[names::FINALIZER],
+        ReclaimPolicy::Retain | ReclaimPolicy::Recycle => &[],
+    };
+    let mut spec = json!({
+        "capacity": { "storage": format_bytes(p.size) },
+        "accessModes": request.access_modes,
+        "volumeMode": request.volume_mode,
+        "persistentVolumeReclaimPolicy": p.intent.policy.as_str(),
+        "storageClassName": request.class_name,
+        "mountOptions": p.intent.mount_options,
+        "claimRef": {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": request.claim.namespace,
+            "name": request.claim.name,
+            "uid": request.claim.uid,
+        },
+    });
+    if request.volume_mode == VolumeMode::Block {
+        // Kubernetes refuses mount options on block volumes.
+        spec["mountOptions"] = json!([]);
+    }
+    add_source(&mut spec, p.source)?;
+    add_affinity(&mut spec, p.topology);
+    if let Some(class) = p.attributes_class.filter(|_| p.source.is_csi()) {
+        spec["volumeAttributesClassName"] = json!(class);
+    }
+    let object = json!({
+        "metadata": {
+            "name": request.pv_name,
+            "annotations": annotations,
+            "labels": labels,
+            "finalizers": finalizers,
+        },
+        "spec": spec,
+    });
+    serde_json::from_value(object)
+        .map_err(|error| Failure::invalid("the volume cannot be written as a PersistentVolume").caused_by(error))
+}
+
+/// The manifest (YAML) that makes the PV of a retained volume again, to be bound by whoever claims it by name.
+pub fn manifest(volume: &VolumeView) -> String {
+    let mut annotations = Map::new();
+    let kept = [
+        (names::PROVISIONED_BY, &volume.provisioned_by),
+        (names::HANDLE, &volume.handle),
+        (names::ON_DELETE, &volume.on_delete),
+        (names::NODE_NAME, &volume.node_name),
+    ];
+    for (key, value) in kept {
+        if let Some(value) = value {
+            annotations.insert(key.to_owned(), json!(value));
+        }
+    }
+    annotations.insert(names::OWNER.to_owned(), json!(volume.owner()));
+    let mut metadata = json!({ "name": volume.name, "annotations": annotations });
+    if let Some(label) = &volume.node_label {
+        metadata["labels"] = json!({ (names::NODE_LABEL): label });
+    }
+    let mut spec = json!({
+        "capacity": { "storage": volume.capacity },
+        "accessModes": volume.access_modes,
+        "volumeMode": if volume.block { "Block" } else { "Filesystem" },
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": volume.class,
+    });
+    add_affinity(&mut spec, &volume.topology);
+    // A source of a kind that is not ours cannot be here; if it were, a manifest without it is refused by the API.
+    add_source(&mut spec, &volume.source).ok();
+    let object = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec });
+    serde_yaml::to_string(&object).unwrap_or_else(|_| object.to_string())
+}
+
+fn add_source(spec: &mut Value, source: &VolumeSource) -> Result<()> {
+    match source {
+        VolumeSource::Local { path } => spec["local"] = json!({ "path": path }),
+        // `Directory`: kubelet must never make an empty directory in place of a volume that is not there.
+        VolumeSource::HostPath { path } => spec["hostPath"] = json!({ "path": path, "type": "Directory" }),
+        VolumeSource::Nfs { server, path } => spec["nfs"] = json!({ "server": server, "path": path }),
+        VolumeSource::Csi(csi) => {
+            let mut fields = json!({
+                "driver": csi.driver,
+                "volumeHandle": csi.volume_handle,
+                "volumeAttributes": csi.volume_attributes,
+            });
+            if let Some(fs_type) = &csi.fs_type {
+                fields["fsType"] = json!(fs_type);
+            }
+            if let Some(secret) = &csi.node_stage_secret {
+                fields["nodeStageSecretRef"] = json!(secret);
+            }
+            spec["csi"] = fields;
+        }
+        VolumeSource::Other { kind } => {
+            return Err(Failure::invalid(format!("the backend made a volume source of unknown kind {kind:?}")));
+        }
+    }
+    Ok(())
+}
+
+fn add_affinity(spec: &mut Value, topology: &Topology) {
+    if topology.is_empty() {
+        return;
+    }
+    let expressions: Vec<_> = topology
+        .iter()
+        .map(|(key, values)| json!({ "key": key, "operator": "In", "values": values }))
+        .collect();
+    spec["nodeAffinity"] = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": expressions }] } });
+}

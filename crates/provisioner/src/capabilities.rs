@@ -1,0 +1,53 @@
+//! What a backend can do with a class.
+
+use crate::{AccessMode, VolumeMode};
+
+/// When a claim of the class may be served (`volumeBindingMode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binding {
+    /// At once, or after the scheduler chose a node.
+    Any,
+    /// Only after the scheduler chose a node. A class with `Immediate` is refused with this reason.
+    LateOnly {
+        /// Why, for the user.
+        reason: &'static str,
+    },
+}
+
+/// What a backend offers for one set of class parameters. Pure and cheap: asked for every claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Pairs that work. A claim for anything else is refused.
+    pub modes: Vec<(VolumeMode, AccessMode)>,
+    /// When claims may be served.
+    pub binding: Binding,
+    /// Volumes can grow.
+    pub expand: bool,
+    /// A claim may name another claim as its source.
+    pub clone: bool,
+    /// `onDelete: trash` works.
+    pub trash: bool,
+}
+
+impl Capabilities {
+    /// File system volumes in the given access modes, any binding, nothing optional.
+    pub fn filesystem(modes: &[AccessMode]) -> Self {
+        Self {
+            modes: modes.iter().map(|mode| (VolumeMode::Filesystem, *mode)).collect(),
+            binding: Binding::Any,
+            expand: false,
+            clone: false,
+            trash: false,
+        }
+    }
+
+    /// Can every one of `access` be had with `volume`?
+    pub fn offers(&self, volume: VolumeMode, access: &[AccessMode]) -> bool {
+        access.iter().all(|mode| self.modes.contains(&(volume, *mode)))
+    }
+
+    /// The volume modes that occur at all.
+    pub fn offers_volume_mode(&self, volume: VolumeMode) -> bool {
+        self.modes.iter().any(|(offered, _)| *offered == volume)
+    }
+}

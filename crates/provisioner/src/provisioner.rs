@@ -1,0 +1,184 @@
+//! The trait.
+
+use crate::failure::{Failure, Progress, Result};
+use crate::{
+    Capabilities, Capacity, Check, InventoryItem, Key, Mark, Observed, Provisioned, Request, SharedContext,
+    VolumeSource,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::future::Future;
+
+/// Where the process runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placement {
+    /// One active process for the cluster.
+    Central,
+    /// One process on each node; each serves the claims whose pod was scheduled there.
+    PerNode {
+        /// `metadata.name` of the node.
+        node: String,
+    },
+}
+
+/// A storage system. See the [crate's documentation](crate) for a whole one in 40 lines.
+///
+/// # Flow
+/// `plan` -> (the intent is recorded) -> `observe` -> `provision` until `Done` -> `set_mark(published)` -> the engine
+/// creates the PV. Later: `observe` -> (the delete is recorded, the PV is terminating) -> `delete` until `Done`.
+///
+/// # Guarantees
+/// The engine never runs two calls on overlapping [`Key`]s at once within a process. It records the handle durably
+/// before the first call that changes anything, and calls again with the same handle after a crash, until an answer is
+/// final. It bounds each call with a deadline, after which the future is dropped and the outcome counts as
+/// [`Unknown`](crate::Class::Unknown).
+///
+/// # Assumptions
+/// All calls but the pure ones may be repeated and dropped at any await. `provision`, `delete` and `set_mark` are
+/// idempotent: called on what is already as asked, they answer `Done` (or `Ok`). Nothing that bears another owner's mark
+/// is ever changed: answer [`NotOurs`](crate::Class::NotOurs). Where the root cannot be shown to be the right one (not
+/// mounted, another replica), every call answers [`Unavailable`](crate::Class::Unavailable), above all `observe` and
+/// `delete`: absence counts only where the root shows its identity.
+///
+/// # Errors
+/// Choose the [class](crate::Class) by what may have happened, not by the error's name.
+pub trait Provisioner: Send + Sync + Sized + 'static {
+    /// Short name: `<BACKEND>.volwright.io` is the default provisioner name, `volwright-<BACKEND>` the binary.
+    const BACKEND: &'static str;
+    /// Raise when `Handle` changes. A version must be readable one release before it is written.
+    const HANDLE_VERSION: u16;
+
+    /// The backend's own flags.
+    type Args: clap::Args + Send + Sync;
+    /// Class parameters. Derive with `#[serde(rename_all = "camelCase", deny_unknown_fields)]`.
+    type Parameters: DeserializeOwned + JsonSchema + Send + Sync;
+    /// All that later calls need to find the volume, whatever happened to claim, class and node. At most 2 KiB as JSON;
+    /// it is stored on the PV and in the journal, so it holds no secrets.
+    type Handle: Serialize + DeserializeOwned + Clone + Eq + Send + Sync;
+
+    /// Where this process runs, from its flags.
+    fn placement(args: &Self::Args) -> Result<Placement>;
+
+    /// Makes the backend ready. A mistake in the flags is `Invalid` and stops the process with its message; a storage
+    /// system that is down must not fail here, but in the calls.
+    fn connect(args: Self::Args, context: SharedContext) -> impl Future<Output = Result<Self>> + Send;
+
+    // Pure.
+
+    /// What a class with these parameters offers. `Err(Invalid)` for parameters that parse and yet make no sense.
+    fn capabilities(&self, parameters: &Self::Parameters) -> Result<Capabilities>;
+
+    /// What the PV says. The same handle always gives the same source.
+    fn source(&self, handle: &Self::Handle) -> VolumeSource;
+
+    /// The names of the data behind a source, whoever made it. Empty for kinds that can never be ours. A server name
+    /// that cannot be compared counts as the same: give it the same root.
+    fn alias_keys(&self, source: &VolumeSource) -> Vec<Key>;
+
+    /// Is `completed` the volume that `planned` meant? `provision` may complete a handle, never redirect it.
+    fn same_volume(&self, planned: &Self::Handle, completed: &Self::Handle) -> bool {
+        planned == completed
+    }
+
+    /// Is this plan still right for this request (node, zone, size)? If not, it is undone and made anew.
+    fn fits(&self, request: &Request<Self::Parameters>, handle: &Self::Handle) -> bool {
+        let _ = (request, handle);
+        true
+    }
+
+    /// Takes over a PV that another provisioner made. `source(adopt(source(h))) == source(h)`.
+    fn adopt(&self, source: &VolumeSource, annotations: &BTreeMap<String, String>) -> Option<Self::Handle> {
+        let _ = (source, annotations);
+        None
+    }
+
+    // Reads.
+
+    /// Where the volume will be. Changes nothing that a user could see; may make the root's first identity.
+    /// Deterministic from the claim's uid and `attempt` once chosen.
+    fn plan(&self, request: &Request<Self::Parameters>) -> impl Future<Output = Result<Self::Handle>> + Send;
+
+    /// What is there now. `Ok(None)` is a statement: the root is the right one, and the volume is not there.
+    fn observe(&self, handle: &Self::Handle) -> impl Future<Output = Result<Option<Observed>>> + Send;
+
+    // Idempotent writes.
+
+    /// Makes the volume, with `request.mark` on it, or finishes what an earlier call began. Something there that is not
+    /// ours (no or another mark, and not empty) is `NotOurs`.
+    fn provision(
+        &self,
+        request: &Request<Self::Parameters>,
+        handle: &Self::Handle,
+    ) -> impl Future<Output = Result<Progress<Provisioned<Self::Handle>>>> + Send;
+
+    /// Destroys the volume. Re-reads the mark as the last thing before the irrevocable step, and answers `NotOurs` if it
+    /// is not [`same_owner`](Mark::same_owner) as `mark`. `Done` when it is already gone.
+    fn delete(&self, handle: &Self::Handle, mark: &Mark)
+    -> impl Future<Output = Result<Progress<()>>> + Send;
+
+    /// Writes the mark (published, retained). `NotOurs` where another owner's mark is.
+    fn set_mark(&self, handle: &Self::Handle, mark: &Mark) -> impl Future<Output = Result<()>> + Send;
+
+    // Optional, by capability.
+
+    /// Grows the volume to at least `size` bytes and says how large it is now. Never shrinks.
+    fn expand(
+        &self,
+        handle: &Self::Handle,
+        mark: &Mark,
+        size: u64,
+    ) -> impl Future<Output = Result<Progress<u64>>> + Send {
+        let _ = (handle, mark, size);
+        async { Err(unsupported("expand")) }
+    }
+
+    /// Moves the volume aside in one atomic step; `restore` brings it back, `purge` destroys it.
+    fn trash(&self, handle: &Self::Handle, mark: &Mark) -> impl Future<Output = Result<Progress<()>>> + Send {
+        let _ = (handle, mark);
+        async { Err(unsupported("trash")) }
+    }
+
+    /// Undoes `trash`.
+    fn restore(
+        &self,
+        handle: &Self::Handle,
+        mark: &Mark,
+    ) -> impl Future<Output = Result<Progress<()>>> + Send {
+        let _ = (handle, mark);
+        async { Err(unsupported("restore")) }
+    }
+
+    /// Destroys what `trash` moved aside.
+    fn purge(&self, handle: &Self::Handle, mark: &Mark) -> impl Future<Output = Result<Progress<()>>> + Send {
+        let _ = (handle, mark);
+        async { Err(unsupported("purge")) }
+    }
+
+    /// Every volume of this installation that can be found, trash included.
+    fn inventory(&self) -> impl Future<Output = Result<Vec<InventoryItem<Self::Handle>>>> + Send {
+        async { Err(unsupported("inventory")) }
+    }
+
+    /// Room for volumes of a class.
+    fn capacity(&self, parameters: &Self::Parameters) -> impl Future<Output = Result<Vec<Capacity>>> + Send {
+        let _ = parameters;
+        async { Err(unsupported("capacity")) }
+    }
+
+    /// The backend's own lines for `doctor`: roots, servers, credentials. Changes nothing.
+    fn check(&self) -> impl Future<Output = Vec<Check>> + Send {
+        async { Vec::new() }
+    }
+
+    /// Reads a handle of an older version (its JSON). `None`: that version cannot be read.
+    fn upgrade(version: u16, handle: serde_json::Value) -> Option<Self::Handle> {
+        let _ = (version, handle);
+        None
+    }
+}
+
+fn unsupported(operation: &str) -> Failure {
+    Failure::invalid(format!("this backend does not offer {operation}"))
+}

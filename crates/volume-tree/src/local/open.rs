@@ -1,0 +1,280 @@
+//! Opening a root on a local disk, and keeping a second agent out.
+
+use super::{LocalTree, TEMPORARY, mounts, open_below, open_dir};
+use crate::layout;
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, ResolveFlags, fchmod, flock, fstat, fstatfs, ftruncate, openat2, stat,
+    statat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
+use thiserror::Error;
+use volwright_provisioner::Failure;
+
+/// What a root must be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LocalOptions {
+    /// It must be where a file system of its own is mounted.
+    pub require_mount: bool,
+    /// It may be on a file system that a reboot empties.
+    pub allow_volatile: bool,
+}
+
+/// Why a path is no usable root. The texts have host paths in them: for logs and `doctor`.
+/// [`OpenError::failure`] gives one for events.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Relative, or with `..` or the like in it.
+    #[error("{0:?} is no absolute path without \"..\"; write it in full")]
+    NotAbsolute(PathBuf),
+    /// There is nothing.
+    #[error("{0:?} does not exist; mount the disk, make the directory, or let `--init-root {}` make it", .0.display())]
+    Missing(PathBuf),
+    /// A link on the way: the path in the PV would be another one than the one we guard.
+    #[error("{path:?} is, or goes through, a symbolic link; give the real path{}", real.as_ref().map(|r| format!(" {}", r.display())).unwrap_or_default())]
+    Link {
+        /// The path as given.
+        path: PathBuf,
+        /// Where it leads, if it does.
+        real: Option<PathBuf>,
+    },
+    /// A file.
+    #[error("{0:?} is not a directory")]
+    NotADirectory(PathBuf),
+    /// Its parent's file system.
+    #[error("no file system of its own is mounted at {0:?}, and a mount is required; is the disk mounted?")]
+    NotMounted(PathBuf),
+    /// tmpfs or ramfs.
+    #[error("{0:?} is on a file system that a reboot empties; choose a disk, or allow it with --allow-volatile")]
+    Volatile(PathBuf),
+    /// A root inside a root.
+    #[error("{path:?} lies inside {outer:?}, which is a root already; roots must not contain each other")]
+    InsideRoot {
+        /// The path as given.
+        path: PathBuf,
+        /// The other root.
+        outer: PathBuf,
+    },
+    /// Others could forge our records.
+    #[error("{0:?} can be changed by others than us: chown it to the agent's user and chmod it to 0700, after a look at who changed it")]
+    Untrusted(PathBuf),
+    /// Anything else.
+    #[error("failed to open {path:?}")]
+    Io {
+        /// The path as given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// As the class and text for users: nothing was started. No host path in it.
+    pub fn failure(self) -> Failure {
+        let text = match &self {
+            Self::NotAbsolute(_) | Self::Link { .. } | Self::NotADirectory(_) => "is no directory of its own",
+            Self::Missing(_) => "does not exist on the node; is the disk mounted?",
+            Self::NotMounted(_) => "is not mounted on the node, and a mount is required; is the disk mounted?",
+            Self::Volatile(_) => "is on a file system that a reboot empties",
+            Self::InsideRoot { .. } => "lies inside another root",
+            Self::Untrusted(_) => "has records that others could change",
+            Self::Io { .. } => "cannot be opened",
+        };
+        Failure::unavailable(format!("the root {text}; the agent's log and `doctor` have its path")).caused_by(self)
+    }
+}
+
+/// Why a root could not be locked.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// Somebody has it.
+    #[error(
+        "another agent ({holder}) serves this root already: stop it, or give each agent a root of its own; \
+         the lock goes with its process, so never delete the lock file"
+    )]
+    Held {
+        /// What it wrote into the lock file.
+        holder: String,
+    },
+    /// Anything else.
+    #[error("failed to lock the root")]
+    Io(#[from] io::Error),
+}
+
+impl LocalTree {
+    /// Opens a root. Changes nothing.
+    pub fn open(path: &Path, options: LocalOptions) -> Result<Self, OpenError> {
+        let path = plain(path)?;
+        let root = open_root(&path)?;
+        if let Some(outer) = outer_root(&path) {
+            return Err(OpenError::InsideRoot { path, outer });
+        }
+        let io_error = |source: io::Error| OpenError::Io { path: path.clone(), source };
+        if options.require_mount && !mounts::is_whole_mount(&mounts::read().map_err(io_error)?, &path) {
+            return Err(OpenError::NotMounted(path));
+        }
+        if !options.allow_volatile && is_volatile(&root).map_err(|e| io_error(e.into()))? {
+            return Err(OpenError::Volatile(path));
+        }
+        let tree = Self { path, root, lock: OnceLock::new() };
+        tree.check_trust()?;
+        Ok(tree)
+    }
+
+    /// Makes the directory of a root, as an operator asked for. Its parent must exist.
+    pub fn make_root(path: &Path) -> Result<(), OpenError> {
+        let path = plain(path)?;
+        match std::fs::create_dir(&path) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(OpenError::Io { path, source }),
+            Ok(()) => {
+                let root = open_root(&path)?;
+                fchmod(&root, Mode::RWXU).map_err(|e| OpenError::Io { path, source: e.into() })
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Where it is on this host, as given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Does the path still lead to the directory that is open? Not after a disk was mounted over it, or replaced.
+    pub fn is_current(&self) -> bool {
+        match (stat(&self.path), fstat(&self.root)) {
+            (Ok(now), Ok(open)) => (now.st_dev, now.st_ino) == (open.st_dev, open.st_ino),
+            _ => false,
+        }
+    }
+
+    /// Is it the same directory as `other`, perhaps by another path?
+    pub fn is_same_directory(&self, other: &Self) -> bool {
+        match (fstat(&self.root), fstat(&other.root)) {
+            (Ok(one), Ok(two)) => (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino),
+            _ => false,
+        }
+    }
+
+    /// The permission bits of the root, and whether it is ours.
+    pub fn access(&self) -> io::Result<(u32, bool)> {
+        let stat = fstat(&self.root)?;
+        Ok((stat.st_mode & 0o7777, stat.st_uid == rustix::process::geteuid().as_raw()))
+    }
+
+    /// Closes a fresh root to everybody else: volumes are often open to all (mode 0777), and pods reach theirs through a
+    /// mount of their own, not through the root. A root that has something in it is left as it is.
+    pub fn close_if_empty(&self) -> io::Result<()> {
+        let (mode, ours) = self.access()?;
+        if !ours || mode & 0o077 == 0 {
+            return Ok(());
+        }
+        let listing = open_dir(&self.root, b".")?;
+        let mut buffer = Vec::with_capacity(super::LIST_BUFFER);
+        let mut entries = RawDir::new(&listing, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            if !matches!(entry?.file_name().to_bytes(), b"." | b".." | b"lost+found") {
+                return Ok(());
+            }
+        }
+        Ok(fchmod(&self.root, Mode::RWXU)?)
+    }
+
+    /// Keeps a second agent out of this root for as long as this tree lives. The root must have its identity already.
+    /// Files that a crash left half written are removed.
+    pub fn lock(&self, holder: &str) -> Result<(), LockError> {
+        let own = open_dir(&self.root, layout::OWN.as_bytes()).map_err(io::Error::from)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
+        let fd = open_below(&own, b"lock", flags, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
+        let mut file = File::from(fd);
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut text = String::new();
+                let read = (&mut file).take(200).read_to_string(&mut text);
+                let holder = read.ok().map(|_| text.trim().to_owned()).filter(|text| !text.is_empty());
+                return Err(LockError::Held { holder: holder.unwrap_or_else(|| "unknown".to_owned()) });
+            }
+            Err(other) => return Err(io::Error::from(other).into()),
+        }
+        // Only the lock itself keeps anybody out; the text helps who looks for the other agent.
+        ftruncate(&file, 0).map_err(io::Error::from)?;
+        writeln!(file, "process {} of {holder}", std::process::id())?;
+        self.sweep_temporaries(&own)?;
+        self.lock.set(OwnedFd::from(file)).ok();
+        Ok(())
+    }
+
+    fn sweep_temporaries(&self, own: &OwnedFd) -> io::Result<()> {
+        for dir in [&b"."[..], b"records", b"parents"] {
+            let dir = match open_dir(own, dir) {
+                Err(Errno::NOENT) => continue,
+                result => result?,
+            };
+            let mut buffer = Vec::with_capacity(super::LIST_BUFFER);
+            let mut left = Vec::new();
+            let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+            while let Some(entry) = entries.next() {
+                let entry = entry?;
+                if entry.file_name().to_bytes().starts_with(TEMPORARY.as_bytes()) {
+                    left.push(entry.file_name().to_owned());
+                }
+            }
+            for name in left {
+                unlinkat(&dir, name.as_c_str(), AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody else may be able to write our records: they say what may be deleted.
+    fn check_trust(&self) -> Result<(), OpenError> {
+        let own = match statat(&self.root, layout::OWN.as_bytes(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(()),
+            result => result.map_err(|e| OpenError::Io { path: self.path.clone(), source: e.into() })?,
+        };
+        let directory = super::stat_of(&own).kind == crate::FileKind::Directory;
+        if directory && own.st_uid == rustix::process::geteuid().as_raw() && own.st_mode & 0o022 == 0 {
+            return Ok(());
+        }
+        Err(OpenError::Untrusted(self.path.join(layout::OWN.to_string())))
+    }
+}
+
+/// An absolute path without `..`, written in one way only.
+fn plain(path: &Path) -> Result<PathBuf, OpenError> {
+    let proper = path.is_absolute() && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    let plain: PathBuf = path.components().collect();
+    if proper && plain.parent().is_some() { Ok(plain) } else { Err(OpenError::NotAbsolute(path.to_owned())) }
+}
+
+fn open_root(path: &Path) -> Result<OwnedFd, OpenError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    openat2(CWD, path, flags, Mode::empty(), resolve).map_err(|errno| match errno {
+        Errno::NOENT => OpenError::Missing(path.to_owned()),
+        Errno::LOOP => OpenError::Link { path: path.to_owned(), real: std::fs::canonicalize(path).ok() },
+        Errno::NOTDIR => OpenError::NotADirectory(path.to_owned()),
+        other => OpenError::Io { path: path.to_owned(), source: other.into() },
+    })
+}
+
+/// Looks upwards for a root that this one would lie in, be it another agent's.
+fn outer_root(path: &Path) -> Option<PathBuf> {
+    let own = layout::OWN.to_string();
+    path.ancestors()
+        .skip(1)
+        .find(|outer| outer.join(&own).join(layout::IDENTITY.to_string()).symlink_metadata().is_ok())
+        .map(Path::to_owned)
+}
+
+fn is_volatile(root: &OwnedFd) -> Result<bool, Errno> {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    #[allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "widths and signs differ between architectures; magic numbers have 32 bits")]
+    let kind = fstatfs(root)?.f_type as u64 & 0xffff_ffff;
+    Ok(kind == TMPFS || kind == RAMFS)
+}

@@ -1,0 +1,42 @@
+//! Volwright's own tasks, as `cargo xtask <task>`. What belongs here: whatever a contributor or the CI runs that
+//! `cargo` alone cannot do. One file a task; this one is only the table.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
+
+mod cluster;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Volwright's own tasks",
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// Each task's help stands with its arguments.
+#[derive(Debug, Subcommand)]
+enum Task {
+    Cluster(cluster::Args),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let outcome = match Cli::parse().task {
+        Task::Cluster(args) => cluster::run(args).await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The chain in one line, and no backtrace: the messages say what to do.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
