@@ -3,6 +3,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
 
 mod cluster;
+mod demo;
+mod test;
+mod tidy;
 
 use std::process::ExitCode;
 
@@ -23,13 +26,19 @@ struct Cli {
 /// Each task's help stands with its arguments.
 #[derive(Debug, Subcommand)]
 enum Task {
+    Demo(demo::Args),
     Cluster(cluster::Args),
+    Test(test::Args),
+    Tidy(tidy::Args),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
+        Task::Demo(args) => demo::run(args).await,
         Task::Cluster(args) => cluster::run(args).await,
+        Task::Test(args) => test::run(&args),
+        Task::Tidy(args) => tidy::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
 use volwright_provisioner::{
-    BoxFuture, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, Observed, ParameterMap, Progress,
-    Provisioned, Provisioner, Request, Result, VolumeSource, parse_parameters,
+    BoxFuture, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, Observed, ParameterMap,
+    Progress, Provisioned, Provisioner, Request, Result, VolumeSource, parse_parameters,
 };
 
 /// A handle as it is stored: who wrote it, in which version, and the backend's own JSON.
@@ -33,7 +33,9 @@ pub enum HandleError {
     #[error("the annotation volwright.io/handle belongs to the backend {0:?}")]
     OtherBackend(String),
     /// Written by a later release.
-    #[error("the annotation volwright.io/handle has version {found}; this release reads up to {known}: upgrade")]
+    #[error(
+        "the annotation volwright.io/handle has version {found}; this release reads up to {known}: upgrade"
+    )]
     Newer {
         /// Version found.
         found: u16,
@@ -102,8 +104,9 @@ impl<P: Provisioner> Typed<P> {
     }
 
     fn wrap(handle: &P::Handle) -> Result<Envelope> {
-        let handle = serde_json::to_value(handle)
-            .map_err(|error| Failure::invalid("the backend made a handle that is not JSON").caused_by(error))?;
+        let handle = serde_json::to_value(handle).map_err(|error| {
+            Failure::invalid("the backend made a handle that is not JSON").caused_by(error)
+        })?;
         Ok(Envelope { version: P::HANDLE_VERSION, backend: P::BACKEND.to_owned(), handle })
     }
 
@@ -129,7 +132,10 @@ impl<P: Provisioner> Typed<P> {
 
     fn parameters(map: &ParameterMap) -> Result<P::Parameters> {
         parse_parameters(&without_engine_keys(map))
-            .map_err(|error| Failure::invalid(format!("the storage class's parameters are refused: {error}")))
+            .map_err(|error| {
+                let also = format!("{ON_DELETE_PARAMETER} is known for every class");
+                Failure::invalid(format!("the storage class's parameters are refused: {error}; {also}"))
+            })
     }
 
     fn typed(request: &Request<ParameterMap>) -> Result<Request<P::Parameters>> {

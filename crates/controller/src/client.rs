@@ -90,7 +90,9 @@ pub enum ConnectError {
         source: kube::Error,
     },
     /// A proxy that only a kubeconfig can ask for.
-    #[error("the kubeconfig asks for the proxy {proxy}, which is not supported: remove proxy-url, or run in the cluster")]
+    #[error(
+        "the kubeconfig asks for the proxy {proxy}, which is not supported: remove proxy-url, or run in the cluster"
+    )]
     Proxy {
         /// Its address, without credentials.
         proxy: String,
@@ -127,7 +129,10 @@ async fn load(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
     if let Some(path) = kubeconfig {
         let wrong = |source| ConnectError::Kubeconfig { path: path.to_owned(), source };
         let file = Kubeconfig::read_from(path).map_err(wrong)?;
-        return without_proxy(&file, Config::from_custom_kubeconfig(file.clone(), &options).await.map_err(wrong)?);
+        return without_proxy(
+            &file,
+            Config::from_custom_kubeconfig(file.clone(), &options).await.map_err(wrong)?,
+        );
     }
     // In a pod, the service account goes before a file that the image happens to bring, but not before a variable that
     // somebody set on purpose.
@@ -310,7 +315,11 @@ mod tests {
         let service = || kube::Error::Service(Box::new(NoAnswer(Duration::from_secs(30))));
         let cases = [
             (api(401, "Unauthorized"), "the token has expired", "unauthorized"),
-            (api(403, "User \"x\" cannot"), "needs the verb patch on persistentvolumes: add it to", "forbidden"),
+            (
+                api(403, "User \"x\" cannot"),
+                "needs the verb patch on persistentvolumes: add it to",
+                "forbidden",
+            ),
             (api(404, "gone"), "not found", "not_found"),
             (api(409, "changed"), "answered 409: changed", "conflict"),
             (api(410, "too old"), "answered 410: too old", "gone"),
@@ -368,7 +377,8 @@ mod tests {
         let error = connect(Some(&missing), "nfs").await.err().unwrap();
         assert!(error.to_string().contains("leave out --kubeconfig"), "{error}");
 
-        let proxied = text.replace("'https://127.0.0.1:1'", "'https://127.0.0.1:1', proxy-url: 'http://proxy:3128'");
+        let proxied =
+            text.replace("'https://127.0.0.1:1'", "'https://127.0.0.1:1', proxy-url: 'http://proxy:3128'");
         std::fs::write(&file, proxied).unwrap();
         let error = connect(Some(&file), "nfs").await.err().unwrap();
         assert!(matches!(error, ConnectError::Proxy { .. }), "{error}");

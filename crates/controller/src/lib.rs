@@ -8,7 +8,7 @@
 //! A backend's whole `main` is `volwright_controller::main::<MyBackend>()`.
 
 pub mod backend; // Provisioner without its types
-mod cli; // flags, construction, main
+pub mod cli; // flags, construction, main
 pub mod client; // connections to the API server
 pub mod decide; // pure: what to do
 pub mod doctor; // what is wrong with the set-up

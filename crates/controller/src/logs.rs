@@ -17,12 +17,12 @@ const QUIETED: &str = "kube_client::client=error,kube_client::client::builder=of
 #[command(next_help_heading = "Log")]
 pub struct LogArgs {
     /// How a line looks. Text for people, JSON for log collectors
-    #[arg(long, env = "VOLWRIGHT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, global = true)]
+    #[arg(long, env = "VOLWRIGHT_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
 
     /// How much is logged: error, warn, info, debug or trace; or per module, such as
     /// "info,volwright_controller=debug". At "info" starts, stops, finished operations and everything unexpected
-    #[arg(long, env = "VOLWRIGHT_LOG", value_name = "FILTER", default_value = "info", value_parser = filter, global = true)]
+    #[arg(long, env = "VOLWRIGHT_LOG", value_name = "FILTER", default_value = "info", value_parser = filter)]
     pub log_level: String,
 }
 
@@ -53,7 +53,7 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
 }
 
 /// Starts the log and makes panics part of it. A second call in the same process (tests) changes nothing.
-pub fn init(args: &LogArgs) {
+pub(crate) fn init(args: &LogArgs) {
     let filter = parse(&args.log_level).unwrap_or_else(|_| EnvFilter::new(QUIETED));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match args.log_format {
@@ -101,6 +101,9 @@ mod tests {
         assert!(text.contains("kube_client::client::builder=off"), "{text}");
         assert!(text.contains("trace"), "{text}");
         let text = parse("kube_client::client=debug").unwrap().to_string();
-        assert!(text.contains("kube_client::client=debug") && !text.contains("kube_client::client=error"), "{text}");
+        assert!(
+            text.contains("kube_client::client=debug") && !text.contains("kube_client::client=error"),
+            "{text}"
+        );
     }
 }

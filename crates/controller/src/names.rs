@@ -25,6 +25,9 @@ pub const ON_DELETE: &str = "volwright.io/on-delete";
 pub const NODE_LABEL: &str = "volwright.io/node";
 /// On a PV of a node agent: the node's full name, which the hash only abbreviates.
 pub const NODE_NAME: &str = "volwright.io/node-name";
+/// On a PV: the provisioner that made it, once more. Who finds [`PROVISIONED_BY`] stripped must not take another's PV
+/// for its own: two provisioners of one kind read each other's handles.
+pub const PROVISIONER: &str = "volwright.io/provisioner";
 /// On a PV: uid of the claim it was made for; part of the volume's mark. `spec.claimRef` may be re-pointed by a populator.
 pub const OWNER: &str = "volwright.io/owner";
 /// Class parameter that the engine itself reads.

@@ -3,7 +3,9 @@
 //! `managedFields` and the rest of a real object are several times larger than what a decision needs: decoding into
 //! these types and then into the plain data of [`crate::decide`] is what keeps memory proportional to what matters.
 
-use crate::decide::{ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, VolumeView};
+use crate::decide::{
+    ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, VolumeView,
+};
 use crate::names;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -170,7 +172,8 @@ pub fn glance(metadata: &ObjectMeta) -> ClaimGlance {
         uid: ClaimUid::new(text(metadata.uid.as_ref())),
         namespace: text(metadata.namespace.as_ref()),
         name: text(metadata.name.as_ref()),
-        provisioner: annotation(names::STORAGE_PROVISIONER).or_else(|| annotation(names::STORAGE_PROVISIONER_BETA)),
+        provisioner: annotation(names::STORAGE_PROVISIONER)
+            .or_else(|| annotation(names::STORAGE_PROVISIONER_BETA)),
         selected_node: annotation(names::SELECTED_NODE),
         volume_name: None,
         terminating: metadata.deletion_timestamp.is_some(),
@@ -226,7 +229,10 @@ impl Class {
             uid: text(self.metadata.uid.as_ref()),
             provisioner: self.provisioner.clone(),
             parameters: self.parameters.clone(),
-            reclaim_policy: self.reclaim_policy.as_deref().map_or(ReclaimPolicy::Delete, ReclaimPolicy::parse),
+            reclaim_policy: self
+                .reclaim_policy
+                .as_deref()
+                .map_or(ReclaimPolicy::Delete, ReclaimPolicy::parse),
             late_binding: self.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
             mount_options: self.mount_options.clone(),
         }
@@ -245,6 +251,7 @@ impl Volume {
             terminating: self.metadata.deletion_timestamp.is_some(),
             finalizers: self.metadata.finalizers.clone().unwrap_or_default(),
             provisioned_by: annotation(names::PROVISIONED_BY),
+            provisioner: annotation(names::PROVISIONER),
             handle: annotation(names::HANDLE),
             on_delete: annotation(names::ON_DELETE),
             owner: annotation(names::OWNER),

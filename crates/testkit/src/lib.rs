@@ -1,1 +1,10 @@
-//! Placeholder while the workspace is laid out.
+//! For the tests of provisioners: ours, and those of a backend's author elsewhere.
+//!
+//! [`memory`] is a Central backend whose storage system is a table: it has every mode, obeys a script of failures and
+//! logs its calls. [`harness`] runs the engine on any backend against any API server, and waits for what should happen.
+
+pub mod harness; // the engine under test, and how to wait
+pub mod memory; // a backend in memory
+
+pub use self::harness::{Harness, Options};
+pub use self::memory::{Memory, Store, Trick};

@@ -8,6 +8,8 @@ use volwright_provisioner::{Class, Failure, Result};
 pub(crate) enum Changed {
     /// Surely nothing.
     Nothing,
+    /// Nothing but the failed step itself, if that: the first that changes anything.
+    FirstStep,
     /// Perhaps something; the same call again finishes it.
     Maybe,
 }
@@ -27,7 +29,7 @@ fn failure(error: TreeError, changed: Changed, doing: &str) -> Failure {
     let class = match (error.kind, changed) {
         // Whatever was made so far is undone with the plan, which the engine does before it plans anew.
         (ErrorKind::Full, _) => Class::Exhausted,
-        (_, Changed::Maybe) => Class::Unknown,
+        (_, Changed::Maybe) | (ErrorKind::Other, Changed::FirstStep) => Class::Unknown,
         (
             ErrorKind::Missing
             | ErrorKind::Exists
@@ -37,10 +39,10 @@ fn failure(error: TreeError, changed: Changed, doing: &str) -> Failure {
             | ErrorKind::CrossesMount
             | ErrorKind::Busy
             | ErrorKind::ReadOnly
-            | ErrorKind::Denied
-            | ErrorKind::Other,
-            Changed::Nothing,
-        ) => Class::Unavailable,
+            | ErrorKind::Denied,
+            Changed::Nothing | Changed::FirstStep,
+        )
+        | (ErrorKind::Other, Changed::Nothing) => Class::Unavailable,
     };
     Failure::new(class, format!("{doing} failed: {}", remedy(error.kind))).caused_by(error)
 }
@@ -48,7 +50,9 @@ fn failure(error: TreeError, changed: Changed, doing: &str) -> Failure {
 fn remedy(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Full => "the disk or a quota is full; free some space, or let the pod go to another node",
-        ErrorKind::ReadOnly => "the file system is mounted read-only; it may have found errors, see the node's kernel log",
+        ErrorKind::ReadOnly => {
+            "the file system is mounted read-only; it may have found errors, see the node's kernel log"
+        }
         ErrorKind::Denied => {
             "not permitted; the provisioner needs to own the root (on a node: root with CAP_CHOWN, CAP_FOWNER and CAP_DAC_OVERRIDE)"
         }
@@ -58,6 +62,8 @@ fn remedy(kind: ErrorKind) -> &'static str {
         | ErrorKind::NotADirectory
         | ErrorKind::IsADirectory
         | ErrorKind::NotEmpty => "somebody else changes files there; tried again by itself",
-        ErrorKind::Other => "the storage answered with an error, see the provisioner's log; tried again by itself",
+        ErrorKind::Other => {
+            "the storage answered with an error, see the provisioner's log; tried again by itself"
+        }
     }
 }

@@ -26,11 +26,13 @@ pub(crate) const TRASH_DATA: Name = Name::fixed("data");
 
 /// Longer escaped paths are named by their hash: a name has at most 255 bytes, and the suffix wants some.
 const ESCAPED_MAX: usize = 240;
+const SUFFIX: &str = ".json";
 
 /// Opens one of our own directories, making it where it is missing.
 pub(crate) async fn own_dir<T: Tree>(tree: &T, name: &Name) -> Result<T::Dir> {
     let root = tree.root().await.or_failure(Changed::Nothing, "opening the root")?;
-    let own = tree.open_dir(&root, &OWN).await.or_failure(Changed::Nothing, "opening the root's own directory")?;
+    let own =
+        tree.open_dir(&root, &OWN).await.or_failure(Changed::Nothing, "opening the root's own directory")?;
     open_or_make(tree, &own, name).await.or_failure(Changed::Nothing, "opening the root's own directory")
 }
 
@@ -54,15 +56,25 @@ pub(crate) async fn open_or_make<T: Tree>(tree: &T, dir: &T::Dir, name: &Name) -
 pub(crate) fn file_name(path: &RelativePath) -> Name {
     let escaped = escape(&path.to_string());
     if escaped.len() <= ESCAPED_MAX {
-        Name::component(&format!("{escaped}.json"))
+        Name::component(&format!("{escaped}{SUFFIX}"))
     } else {
-        Name::component(&format!("={}.json", hex(&Sha256::digest(path.to_string()))))
+        Name::component(&format!("={}{SUFFIX}", hex(&Sha256::digest(path.to_string()))))
     }
 }
 
 /// The paths that begin with `path` and more have file names that begin so; or that begin with `=`.
 pub(crate) fn file_name_prefix_of_inner(path: &RelativePath) -> String {
     format!("{}%2F", escape(&path.to_string()))
+}
+
+/// Does the record of a path too long to be escaped have this name?
+pub(crate) fn is_hashed(name: &str) -> bool {
+    name.starts_with('=') && name.ends_with(SUFFIX)
+}
+
+/// Is it the name of a record? Files that are being written have others.
+pub(crate) fn is_record(name: &str) -> bool {
+    name.ends_with(SUFFIX)
 }
 
 /// Everything but letters, digits, dot, dash and underscore as `%` and two hex digits.

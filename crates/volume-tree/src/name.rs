@@ -12,7 +12,8 @@ impl Name {
     /// Checks and takes a name. `None` for what could lead elsewhere.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Option<Self> {
         let bytes = bytes.into();
-        let plain = !matches!(bytes.as_slice(), b"" | b"." | b"..") && !bytes.iter().any(|b| matches!(b, b'/' | 0));
+        let plain =
+            !matches!(bytes.as_slice(), b"" | b"." | b"..") && !bytes.iter().any(|b| matches!(b, b'/' | 0));
         plain.then_some(Self(Cow::Owned(bytes)))
     }
 

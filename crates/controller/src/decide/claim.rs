@@ -5,13 +5,22 @@
 
 use super::{ClaimGlance, ClaimView, ClassView, Identity, OnDelete, Rule, VolumeView};
 use crate::names;
-use volwright_provisioner::{AccessMode, Binding, Capabilities, Mark, MarkState, Observed, Pristine, VolumeMode};
+use volwright_provisioner::{
+    AccessMode, Binding, Capabilities, Mark, MarkState, Observed, Pristine, VolumeMode, VolumeSource,
+};
 
 /// From what the watch knows of every claim: is it worth a look?
 pub fn concerns_us(identity: &Identity, glance: &ClaimGlance) -> bool {
     let asked = glance.provisioner.as_deref().is_some_and(|name| identity.answers_to(name));
     let here = identity.node.is_none() || identity.node == glance.selected_node;
     asked && here && glance.volume_name.is_none() && !glance.terminating
+}
+
+/// An agent only: does this claim ask us and yet name no node? With late binding that does not last; with Immediate
+/// binding no agent would ever serve it.
+pub fn asks_no_agent(identity: &Identity, glance: &ClaimGlance) -> bool {
+    let asked = glance.provisioner.as_deref().is_some_and(|name| identity.answers_to(name));
+    asked && identity.node.is_some() && glance.selected_node.is_none() && !glance.terminating
 }
 
 /// What a claim needs.
@@ -71,9 +80,8 @@ pub fn route(
     }
     let class_name = claim.class.as_deref().unwrap_or_default();
     let Some(class) = class else {
-        let note = format!(
-            "StorageClass {class_name:?} does not exist; the claim is served as soon as it does"
-        );
+        let note =
+            format!("StorageClass {class_name:?} does not exist; the claim is served as soon as it does");
         return Route::Wait(Why::ClassMissing, Some(note));
     };
     if !identity.answers_to(&class.provisioner) {
@@ -91,7 +99,12 @@ pub fn route(
     source_of_data(claim)
 }
 
-fn existing_volume(identity: &Identity, claim: &ClaimView, volume: &VolumeView, carries_handle: bool) -> Route {
+fn existing_volume(
+    identity: &Identity,
+    claim: &ClaimView,
+    volume: &VolumeView,
+    carries_handle: bool,
+) -> Route {
     let made_by_us = volume.provisioned_by.as_deref().is_some_and(|name| identity.answers_to(name));
     if identity.rules.holds(Rule::PvIsOurs) && !(made_by_us && carries_handle) {
         return Route::Refuse(format!(
@@ -100,7 +113,8 @@ fn existing_volume(identity: &Identity, claim: &ClaimView, volume: &VolumeView, 
         ));
     }
     if volume.terminating {
-        let note = format!("waiting for PersistentVolume {} of this claim, which is being deleted", volume.name);
+        let note =
+            format!("waiting for PersistentVolume {} of this claim, which is being deleted", volume.name);
         return Route::Wait(Why::VolumeTerminating, Some(note));
     }
     // A populator may have re-pointed claimRef: whose claim it names now is not compared.
@@ -142,8 +156,7 @@ pub struct Terms {
 }
 
 /// Can this backend serve this claim of this class? `Err` is the Warning's text, and names the remedy.
-/// `csi` says that the PVs of this backend are CSI-shaped.
-pub fn terms(claim: &ClaimView, class: &ClassView, offers: &Capabilities, csi: bool) -> Result<Terms, String> {
+pub fn terms(claim: &ClaimView, class: &ClassView, offers: &Capabilities) -> Result<Terms, String> {
     if claim.has_selector {
         return Err("spec.selector cannot be combined with dynamic provisioning: remove the selector, \
                     or bind the claim to an existing PV by spec.volumeName"
@@ -158,12 +171,6 @@ pub fn terms(claim: &ClaimView, class: &ClassView, offers: &Capabilities, csi: b
         return Err(format!("this provisioner does not offer volumeMode {volume_mode}"));
     }
     let access_modes = access_modes(claim, offers, volume_mode)?;
-    if let Some(attributes) = claim.attributes_class.as_ref().filter(|_| !csi) {
-        return Err(format!(
-            "spec.volumeAttributesClassName {attributes:?} cannot be honoured: Kubernetes allows it on CSI volumes only, \
-             and the claim could never bind; remove it"
-        ));
-    }
     if let (Binding::LateOnly { reason }, false) = (&offers.binding, class.late_binding) {
         return Err(format!(
             "StorageClass {:?} has volumeBindingMode Immediate: {reason}; make the class anew with \
@@ -172,6 +179,18 @@ pub fn terms(claim: &ClaimView, class: &ClassView, offers: &Capabilities, csi: b
         ));
     }
     Ok(Terms { size, access_modes, volume_mode, on_delete: on_delete(class)? })
+}
+
+/// Can a PV with this source carry the claim's VolumeAttributesClass? The API allows one on CSI-shaped PVs only, and a
+/// claim binds to no PV without the same (kubernetes-facts 7).
+pub fn attributes_class(claim: &ClaimView, source: &VolumeSource) -> Result<(), String> {
+    match &claim.attributes_class {
+        Some(class) if !source.is_csi() => Err(format!(
+            "spec.volumeAttributesClassName {class:?} cannot be honoured: Kubernetes allows it on CSI volumes only, and \
+             the claim could never bind; remove it"
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn access_modes(

@@ -43,8 +43,12 @@ pub fn next(class: Class, failures: u32, backoff: Backoff) -> Next {
             more => backoff.delay(more - 1),
         }),
         Class::Blocked(Until::After(delay)) => Next::Again(delay),
-        Class::Blocked(Until::Unused | Until::Settled) => Next::Again(backoff.delay(failures).min(UNUSED_POLL)),
-        Class::Blocked(Until::OperatorActs) | Class::Invalid | Class::NotOurs => Next::WhenChanged(backoff.max),
+        Class::Blocked(Until::Unused | Until::Settled) => {
+            Next::Again(backoff.delay(failures).min(UNUSED_POLL))
+        }
+        Class::Blocked(Until::OperatorActs) | Class::Invalid | Class::NotOurs => {
+            Next::WhenChanged(backoff.max)
+        }
     }
 }
 

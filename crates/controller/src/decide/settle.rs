@@ -1,7 +1,7 @@
 //! An open create intent whose claim is gone, bound elsewhere or no longer wants it.
 
 use super::{Identity, Rule};
-use volwright_provisioner::{Mark, Observed, Pristine};
+use volwright_provisioner::{Mark, MarkState, Observed, Pristine};
 
 /// What becomes of the intent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Settle {
     Delete,
     /// It stays, and is reported with this reason.
     Orphan(String),
+    /// What is there was never ours: it stays, and the intent has ended.
+    Foreign,
 }
 
 /// `carried`: a live PV names this volume. `observed`: what the backend sees of it now.
@@ -23,10 +25,13 @@ pub fn settle(identity: &Identity, mark: &Mark, carried: bool, observed: Option<
     let Some(observed) = observed else { return Settle::Delete };
     let pristine = observed.pristine == Pristine::Yes || !identity.rules.holds(Rule::Pristine);
     match &observed.mark {
-        Some(found) if !found.same_owner(mark) => {
-            Settle::Orphan("it bears another owner's mark".to_owned())
+        Some(found) if !found.same_owner(mark) => Settle::Foreign,
+        Some(Mark { state: MarkState::Retained | MarkState::Trashed, .. }) => {
+            Settle::Orphan("it was kept on purpose, though it may be empty".to_owned())
         }
-        _ if !pristine => Settle::Orphan(
+        // Every volume is marked before its PV is made: what has no mark and is not empty was put there by others.
+        None if !pristine => Settle::Foreign,
+        Some(_) if !pristine => Settle::Orphan(
             "no PV speaks for it, and it is not empty: its PV may have existed and been removed".to_owned(),
         ),
         _ => Settle::Delete,
@@ -37,7 +42,7 @@ pub fn settle(identity: &Identity, mark: &Mark, carried: bool, observed: Option<
 mod tests {
     use super::*;
     use crate::decide::Rules;
-    use volwright_provisioner::{ClaimUid, Epoch, InstallationId, MarkState, PvName};
+    use volwright_provisioner::{ClaimUid, Epoch, InstallationId, PvName};
 
     fn mark(owner: &str) -> Mark {
         Mark {
@@ -68,6 +73,20 @@ mod tests {
             assert_eq!(settle(&off, &ours, false, Some(&seen)), Settle::Delete, "the rule is what keeps it");
         }
         let foreign = seen(Some("v"), Pristine::Yes);
-        assert!(matches!(settle(&all, &ours, false, Some(&foreign)), Settle::Orphan(_)));
+        assert_eq!(settle(&all, &ours, false, Some(&foreign)), Settle::Foreign);
+        assert_eq!(settle(&all, &ours, false, Some(&seen(None, Pristine::No))), Settle::Foreign);
+    }
+
+    #[test]
+    fn what_was_kept_on_purpose_stays_though_it_is_empty() {
+        let (all, ours) = (Identity::default(), mark("u"));
+        let marked = |state| Observed { mark: Some(ours.with_state(state)), ..seen(None, Pristine::Yes) };
+        for state in [MarkState::Retained, MarkState::Trashed] {
+            let settled = settle(&all, &ours, false, Some(&marked(state)));
+            assert!(matches!(settled, Settle::Orphan(_)), "{state:?} {settled:?}");
+        }
+        for state in [MarkState::Planned, MarkState::Unpublished, MarkState::Published] {
+            assert_eq!(settle(&all, &ours, false, Some(&marked(state))), Settle::Delete, "{state:?}");
+        }
     }
 }

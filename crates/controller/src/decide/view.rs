@@ -178,6 +178,8 @@ pub struct VolumeView {
     pub finalizers: Vec<String>,
     /// Annotation `pv.kubernetes.io/provisioned-by`
     pub provisioned_by: Option<String>,
+    /// Annotation `volwright.io/provisioner`
+    pub provisioner: Option<String>,
     /// Annotation `volwright.io/handle`, unread.
     pub handle: Option<String>,
     /// Annotation `volwright.io/on-delete`, unread.

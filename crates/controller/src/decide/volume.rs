@@ -35,10 +35,12 @@ pub enum Step {
     Orphan(String),
 }
 
-/// Is this PV one of ours? By `provisioned-by`, or by our handle where that was stripped.
+/// Is this PV one of ours? By `provisioned-by`; where that was stripped, by our own annotation and a handle that we read.
 pub fn concerns_us(identity: &Identity, volume: &VolumeView, handle: &HandleState) -> bool {
-    let named = volume.provisioned_by.as_deref().is_some_and(|name| identity.answers_to(name));
-    let ours = named || (volume.provisioned_by.is_none() && *handle == HandleState::Good);
+    // Another provisioner of the same kind reads the handle just as well, so that alone does not make it ours.
+    let name = volume.provisioned_by.as_deref();
+    let left = volume.provisioner.as_deref().filter(|_| *handle == HandleState::Good);
+    let ours = name.or(left).is_some_and(|name| identity.answers_to(name));
     // A label can collide or be forged: the full name decides.
     let here = identity.node.is_none() || volume.node_name.is_none() || identity.node == volume.node_name;
     ours && here
@@ -62,18 +64,16 @@ pub fn step(identity: &Identity, volume: &VolumeView, handle: &HandleState) -> S
             );
         }
         HandleState::Bad(why) => {
-            return Step::Blocked(format!("{why}; nothing will be deleted. Correct it, or set the policy to Retain"));
+            return Step::Blocked(format!(
+                "{why}; nothing will be deleted. Correct it, or set the policy to Retain"
+            ));
         }
     }
     let label_lost = identity.node.is_some() && volume.node_label.is_none();
     if (volume.provisioned_by.is_none() || label_lost) && !volume.terminating {
         return Step::Repair;
     }
-    if volume.terminating {
-        terminating(volume, policy_delete)
-    } else {
-        living(volume, policy_delete)
-    }
+    if volume.terminating { terminating(volume, policy_delete) } else { living(volume, policy_delete) }
 }
 
 fn living(volume: &VolumeView, policy_delete: bool) -> Step {
@@ -88,13 +88,13 @@ fn living(volume: &VolumeView, policy_delete: bool) -> Step {
 fn terminating(volume: &VolumeView, policy_delete: bool) -> Step {
     match (volume.has_finalizer(), policy_delete, volume.phase) {
         (false, true, Phase::Released | Phase::Failed) => Step::Orphan(
-            "it was deleted without our finalizer, which cannot be put on any more; its data stays".to_owned(),
+            "it was deleted without our finalizer, which cannot be put on any more; its data stays"
+                .to_owned(),
         ),
-        (false, _, _) => Step::Nothing,
         (true, false, _) | (true, true, Phase::Available) => Step::Keep,
         (true, true, Phase::Released | Phase::Failed) => delete(volume),
         // Its claim is still there; or kube-controller-manager has yet to look.
-        (true, true, Phase::Bound | Phase::Pending) => Step::Nothing,
+        (true, true, Phase::Bound | Phase::Pending) | (false, _, _) => Step::Nothing,
     }
 }
 
@@ -169,6 +169,22 @@ pub fn may_go_on(
     Ok(())
 }
 
+/// `claims` are other claims ("namespace/name") with `spec.volumeName` set to this PV, as far as is known. One of them
+/// may yet get it: whoever clears `claimRef` makes it so.
+pub fn unnamed(identity: &Identity, live: &VolumeView, claims: &[String]) -> Result<(), Failure> {
+    if identity.rules.holds(Rule::NoClaimNamesIt) && !claims.is_empty() {
+        return Err(Failure::blocked(
+            Until::Settled,
+            format!(
+                "claim {} names {} in spec.volumeName, so its data is kept; remove that claim to let it go",
+                claims.join(", "),
+                live.name
+            ),
+        ));
+    }
+    Ok(())
+}
+
 /// The last question before the data goes: is what is there ours, unused, and nobody else's as well?
 /// `aliases` are names of other PVs with the same, a parent or a child volume.
 pub fn may_destroy(
@@ -188,7 +204,9 @@ pub fn may_destroy(
         match &observed.mark {
             Some(found) if found.same_owner(mark) => {}
             Some(_) => return Err(Failure::not_ours("the data bears another owner's mark, so it is kept")),
-            None => return Err(Failure::not_ours("the data bears no mark of this provisioner, so it is kept")),
+            None => {
+                return Err(Failure::not_ours("the data bears no mark of this provisioner, so it is kept"));
+            }
         }
     }
     if rules.holds(Rule::NoAlias) && !aliases.is_empty() {
@@ -210,10 +228,7 @@ pub fn may_destroy(
 }
 
 /// Names of the PVs among `others` that name the same data as `keys`, a parent or a child of it.
-pub fn aliases<'a>(
-    keys: &[Key],
-    others: impl IntoIterator<Item = (&'a str, &'a [Key])>,
-) -> Vec<String> {
+pub fn aliases<'a>(keys: &[Key], others: impl IntoIterator<Item = (&'a str, &'a [Key])>) -> Vec<String> {
     others
         .into_iter()
         .filter(|(_, theirs)| keys.iter().any(|ours| theirs.iter().any(|key| key.overlaps(ours))))

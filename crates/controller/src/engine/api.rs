@@ -5,6 +5,7 @@ use crate::decide::{ClaimView, VolumeView};
 use crate::names;
 use crate::objects::{Claim, Volume};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
@@ -150,10 +151,29 @@ impl ApiServer {
         metadata["uid"] = json!(seen.uid);
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let (volumes, parameters) = (self.volumes(), PatchParams::default());
-        let patched = self.call("patch", "persistentvolumes", volumes.patch(&seen.name, &parameters, &patch)).await;
+        let patched =
+            self.call("patch", "persistentvolumes", volumes.patch(&seen.name, &parameters, &patch)).await;
         match patched {
             Ok(volume) => Ok(Some(volume.view())),
             Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
+            Err(error) => Err(failure(error, "patch", "persistentvolumes")),
+        }
+    }
+
+    /// Takes our finalizer off that PV, whatever else has changed of it: for when only that is left to do. `None`: it is
+    /// gone.
+    pub async fn drop_finalizer(&self, seen: &VolumeView) -> Result<Option<VolumeView>> {
+        let patch = Patch::Strategic(json!({ "metadata": {
+            "uid": seen.uid,
+            "$deleteFromPrimitiveList/finalizers": [names::FINALIZER],
+        }}));
+        let (volumes, parameters) = (self.volumes(), PatchParams::default());
+        let patched =
+            self.call("patch", "persistentvolumes", volumes.patch(&seen.name, &parameters, &patch)).await;
+        match patched {
+            Ok(volume) => Ok(Some(volume.view())),
+            // A PV made again under the name has another uid, which no patch can change.
+            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => Ok(None),
             Err(error) => Err(failure(error, "patch", "persistentvolumes")),
         }
     }
@@ -193,13 +213,25 @@ impl ApiServer {
             Api::namespaced(self.client.clone(), &claim.glance.namespace);
         let parameters = PatchParams::default();
         let patched = self
-            .call("patch", "persistentvolumeclaims", claims.patch_metadata(&claim.glance.name, &parameters, &patch))
+            .call(
+                "patch",
+                "persistentvolumeclaims",
+                claims.patch_metadata(&claim.glance.name, &parameters, &patch),
+            )
             .await;
         match patched {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(false),
             Err(error) => Err(failure(error, "patch", "persistentvolumeclaims")),
         }
+    }
+
+    /// Has anybody told of `reason` on the object of this uid?
+    pub async fn event_exists(&self, namespace: &str, uid: &str, reason: &str) -> Result<bool> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let wanted = ListParams::default().fields(&format!("regarding.uid={uid},reason={reason}")).limit(1);
+        let found = self.call("list", "events", events.list_metadata(&wanted)).await;
+        found.map(|found| !found.items.is_empty()).map_err(|error| failure(error, "list", "events"))
     }
 
     /// Every PV that bears no node label: those that an agent's own watch cannot show, and that may yet name the same
@@ -251,10 +283,9 @@ fn failure(error: CallError, verb: &'static str, resource: &'static str) -> Fail
             let text = describe(&error, verb, resource);
             let class = match error.as_ref() {
                 kube::Error::Api(status) if status.code == 429 => {
-                    let wait = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-                    match u64::try_from(wait) {
-                        Ok(seconds @ 1..) => Class::Blocked(Until::After(Duration::from_secs(seconds))),
-                        _ => Class::Unavailable,
+                    match status.details.as_ref().map_or(0, |details| details.retry_after_seconds) {
+                        0 => Class::Unavailable,
+                        seconds => Class::Blocked(Until::After(Duration::from_secs(seconds.into()))),
                     }
                 }
                 _ => Class::Unavailable,

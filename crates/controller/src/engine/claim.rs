@@ -6,16 +6,20 @@
 //! ```
 
 use crate::backend::Envelope;
-use crate::decide::claim::{Route, Terms, Why, concerns_us, place, route, terms};
+use crate::client::chain;
+use crate::decide::claim::{
+    Route, Terms, Why, asks_no_agent, attributes_class, concerns_us, place, route, terms,
+};
 use crate::decide::settle::{Settle, settle};
-use crate::decide::{ClaimView, ClassView};
+use crate::decide::{ClaimGlance, ClaimView, ClassView};
 use crate::names;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use volwright_provisioner::{
-    Class, ClaimUid, Failure, MarkState, NodeInfo, Progress, Provisioned, PvName, Request, Result, Until, VolumeSource,
+    ClaimUid, Class, Failure, MarkState, NodeInfo, Progress, Provisioned, PvName, Request, Result, Until,
+    VolumeSource,
 };
 
 use super::api::Created;
@@ -37,7 +41,17 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
     let cached = shared.world.claim(uid);
     let concerned = cached.as_ref().is_some_and(|c| concerns_us(&shared.identity, &c.glance));
     if intent.is_none() && !concerned {
-        return Ok(Flow::Parked);
+        return match cached {
+            Some(cached) if asks_no_agent(&shared.identity, &cached.glance) => {
+                refuse_once(shared, &cached.glance).await
+            }
+            _ => Ok(Flow::Parked),
+        };
+    }
+    // An agent's watch does not tell it which claims are bound, so it looks whether they have their PV before it asks.
+    let pv_name = names::pv_name(uid.as_str());
+    if intent.is_none() && shared.settings.node().is_some() && has_volume(shared, &pv_name) {
+        return Ok(Flow::Settled);
     }
     let (seen, from_cache) = match cached.as_ref().and_then(|c| c.full.clone()) {
         Some(full) => (Some(full), true),
@@ -46,8 +60,7 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
     let Some(claim) = seen else { return abandon(shared, uid, intent).await };
     let subject = Subject::claim(&claim);
     let class = shared.world.class(claim.class.as_deref().unwrap_or_default());
-    let pv_name = names::pv_name(uid.as_str());
-    let existing = existing_volume(shared, &pv_name).await?;
+    let existing = existing_volume(shared, uid, &pv_name).await?;
     let known = existing.as_ref().map(|(view, readable)| (view, *readable));
     match route(&shared.identity, &claim, class.as_deref(), known) {
         Route::Serve => {}
@@ -63,8 +76,7 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
             if let Some(note) = note {
                 shared.tell(&subject, why == Why::ClassMissing, reason_to_wait(why), ABOUT_CLAIM, note);
             }
-            abandon(shared, uid, intent).await?;
-            return Ok(Flow::Parked);
+            return abandon(shared, uid, intent).await;
         }
         Route::Nothing(why) => {
             debug!(claim = %subject, ?why, "Nothing to do for this claim.");
@@ -75,9 +87,8 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
     if let Some(flow) = due_reschedule(shared, &claim).await? {
         return Ok(flow);
     }
-    let node = match node_for(shared, &claim, class.as_deref()).await? {
-        Some(node) => node,
-        None => return node_gone(shared, &claim, intent).await,
+    let Some(node) = node_for(shared, &claim, class.as_deref()).await? else {
+        return node_gone(shared, &claim, intent).await;
     };
     let had_intent = intent.is_some();
     let intent = match planned(shared, &claim, class.as_deref(), node, intent).await {
@@ -90,7 +101,8 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
     if from_cache {
         let live = live_claim(shared, uid, Some(&intent)).await?;
         let still = live.as_ref().is_some_and(|live| {
-            concerns_us(&shared.identity, &live.glance) && live.glance.selected_node == claim.glance.selected_node
+            concerns_us(&shared.identity, &live.glance)
+                && live.glance.selected_node == claim.glance.selected_node
         });
         if !still {
             return abandon(shared, uid, Some(intent)).await;
@@ -133,20 +145,69 @@ async fn live_claim(shared: &Shared, uid: &ClaimUid, intent: Option<&Intent>) ->
 }
 
 /// The PV of the claim's name, and whether we can read its handle. Where all PVs are watched the cache answers: a PV that
-/// it does not show yet is found by the 409 of our own create. An agent's watch shows only PVs with its label, so it
-/// asks.
-async fn existing_volume(shared: &Shared, name: &str) -> Result<Option<(crate::decide::VolumeView, bool)>> {
+/// it does not show yet is found by the 409 of our own create, or, where we have just made it, by asking: the backend
+/// need not work twice because the watch is slower than a change of the claim. An agent's watch shows only PVs with its
+/// label, so it asks.
+async fn existing_volume(
+    shared: &Shared,
+    uid: &ClaimUid,
+    name: &str,
+) -> Result<Option<(crate::decide::VolumeView, bool)>> {
     let readable = |ours: &super::world::OurVolume| (ours.view.clone(), ours.handle.is_some());
     let cached = shared.world.volume(name);
     if let Some(ours) = cached.as_ref().and_then(|volume| volume.ours.as_ref()) {
         return Ok(Some(readable(ours)));
     }
-    if cached.is_none() && shared.settings.node().is_none() {
+    if cached.is_none() && shared.settings.node().is_none() && !shared.has_just_published(uid) {
         return Ok(None);
     }
     let live = shared.api.volume(name).await?;
-    Ok(live.map(|view| readable(&super::world::OurVolume::new(shared.backend.as_ref(), view))))
+    if live.is_none() {
+        shared.publication_seen(uid);
+    }
+    Ok(live
+        .map(|view| readable(&super::world::OurVolume::new(&shared.identity, shared.backend.as_ref(), view))))
 }
+
+/// Is a living PV of ours there for the claim?
+fn has_volume(shared: &Shared, pv_name: &str) -> bool {
+    let volume = shared.world.volume(pv_name);
+    volume
+        .as_ref()
+        .and_then(|volume| volume.ours.as_ref())
+        .is_some_and(|ours| ours.handle.is_some() && !ours.view.terminating)
+}
+
+/// A claim of a class with Immediate binding, where agents serve claims by node: none of them would ever feel asked, and
+/// the claim would wait without a word. Every agent waits for a while of its own, so that one speaks and the rest find
+/// that it has.
+async fn refuse_once(shared: &Shared, glance: &ClaimGlance) -> Result<Flow> {
+    if shared.first_try(&glance.uid) {
+        return Ok(Flow::After(Duration::from_millis(fastrand::u64(0..SPEAKERS_SPREAD))));
+    }
+    if shared.api.event_exists(&glance.namespace, glance.uid.as_str(), "ProvisioningFailed").await? {
+        return Ok(Flow::Parked);
+    }
+    let live =
+        shared.api.claim(&glance.namespace, &glance.name).await?.filter(|live| live.glance.uid == glance.uid);
+    let Some(live) = live.filter(|live| asks_no_agent(&shared.identity, &live.glance)) else {
+        return Ok(Flow::Parked);
+    };
+    let Some(class) = shared.world.class(live.class.as_deref().unwrap_or_default()) else {
+        return Ok(Flow::Parked);
+    };
+    if class.late_binding {
+        return Ok(Flow::Parked);
+    }
+    let offers = shared.backend.capabilities(&class.parameters)?;
+    match terms(&live, &class, &offers) {
+        Ok(_) => Ok(Flow::Parked),
+        Err(text) => Err(Failure::invalid(text)),
+    }
+}
+
+/// Milliseconds over which agents spread their first look at a claim that names no node.
+const SPEAKERS_SPREAD: u64 = 10_000;
 
 /// The claim has its PV: the intent has served.
 async fn published(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
@@ -179,7 +240,8 @@ async fn node_gone(shared: &Shared, claim: &ClaimView, intent: Option<Arc<Intent
         return Ok(undone);
     }
     let node = claim.glance.selected_node.clone().unwrap_or_default();
-    let text = format!("the selected node {node:?} does not exist any more; the scheduler will choose another");
+    let text =
+        format!("the selected node {node:?} does not exist any more; the scheduler will choose another");
     reschedule(shared, claim, Failure::exhausted(text)).await
 }
 
@@ -204,10 +266,8 @@ async fn planned(
         });
     };
     let offers = shared.backend.capabilities(&class.parameters)?;
-    // Whether PVs are CSI-shaped is the handle's to say; before there is one, no VAC is taken for granted.
-    let csi = offers.modes.is_empty() || shared.csi_shaped();
     let Terms { size, access_modes, volume_mode, on_delete } =
-        terms(claim, class, &offers, csi).map_err(Failure::invalid)?;
+        terms(claim, class, &offers).map_err(Failure::invalid)?;
     let pv_name = PvName::new(names::pv_name(uid.as_str()));
     let mark = shared.mark(uid.clone(), pv_name.clone(), MarkState::Unpublished);
     let request = Request {
@@ -237,6 +297,7 @@ async fn planned(
         shared.tell(&subject, false, "Provisioning", ABOUT_CLAIM, text);
     }
     let handle = shared.backend_call("plan", shared.backend.plan(&request)).await?;
+    attributes_class(claim, &source_of(shared, &handle)?).map_err(Failure::invalid)?;
     let intent = Intent {
         request,
         class_uid: class.uid.clone(),
@@ -267,21 +328,24 @@ async fn make(shared: &Shared, claim: &ClaimView, intent: &Intent, had_intent: b
         }
     };
     complete(shared, intent, &made).await?;
+    // Making it may have taken minutes. If nobody waits for it any more, the next run undoes it.
+    if shared.world.claim(&claim.glance.uid).is_none_or(|cached| cached.glance.terminating) {
+        return Ok(Flow::After(Duration::ZERO));
+    }
     let mark = request.mark.with_state(MarkState::Published);
     shared.backend_call("set_mark", shared.backend.set_mark(&made.handle, &mark)).await?;
     publish(shared, claim, intent, &made, started).await
 }
 
 fn source_of(shared: &Shared, handle: &Envelope) -> Result<VolumeSource> {
-    shared
-        .backend
-        .source(handle)
-        .map_err(|error| Failure::blocked(Until::OperatorActs, error.to_string()))
+    shared.backend.source(handle).map_err(|error| Failure::blocked(Until::OperatorActs, error.to_string()))
 }
 
 /// What was made must be what was meant; a handle that `provision` completed is recorded before it is published.
 async fn complete(shared: &Shared, intent: &Intent, made: &Provisioned<Envelope>) -> Result<()> {
-    let text = |what: &str| Failure::blocked(Until::OperatorActs, format!("the backend made {what}; nothing is published"));
+    let text = |what: &str| {
+        Failure::blocked(Until::OperatorActs, format!("the backend made {what}; nothing is published"))
+    };
     if !shared.backend.same_volume(&intent.handle, &made.handle) {
         return Err(text("another volume than was planned"));
     }
@@ -322,6 +386,7 @@ async fn publish(
             let text = format!("Successfully provisioned volume {name}");
             shared.tell(&subject, false, "ProvisioningSucceeded", ABOUT_CLAIM, text);
             shared.forget_claim(uid);
+            shared.just_published(uid);
             Ok(Flow::Settled)
         }
         // Compared by the volume, never by claimRef: a populator re-points it.
@@ -361,25 +426,30 @@ async fn abandon(shared: &Shared, uid: &ClaimUid, intent: Option<Arc<Intent>>) -
     let source = source_of(shared, handle)?;
     let is_carried = carried(shared, &intent, handle).await?;
     let _held = shared.locks.acquire(shared.backend.alias_keys(&source)).await;
-    let observed = match is_carried {
-        true => None,
-        false => shared.backend_call("observe", shared.backend.observe(handle)).await?,
+    let observed = if is_carried {
+        None
+    } else {
+        shared.backend_call("observe", shared.backend.observe(handle)).await?
     };
     let claim = &intent.request.claim;
     let subject = Subject::of_claim(&claim.namespace, &claim.name, uid.as_str());
     match settle(&shared.identity, mark, is_carried, observed.as_ref()) {
         Settle::Published => {}
         Settle::Delete => match shared.backend_call("delete", shared.backend.delete(handle, mark)).await {
-            Ok(Progress::Done(())) => info!(claim = %subject, uid = %uid, "Removed what was made and never published."),
+            Ok(Progress::Done(())) => {
+                info!(claim = %subject, uid = %uid, "Removed what was made and never published.");
+            }
             Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
             Err(failure) if failure.class() == Class::NotOurs => {
-                warn!(claim = %subject, uid = %uid, error = ?failure, "Left what was found in the volume's place.");
+                warn!(claim = %subject, uid = %uid, error = %chain(&failure), "Left what was found in the volume's place.");
             }
             Err(failure) => return Err(failure),
         },
+        Settle::Foreign => warn!(claim = %subject, uid = %uid, "Left what was found in the volume's place."),
         Settle::Orphan(reason) => {
             shared.orphaned(intent.request.pv_name.as_str(), &reason);
-            let text = format!("Error cleaning provisioned volume for claim {subject}: {reason}. It is kept.");
+            let text =
+                format!("Error cleaning provisioned volume for claim {subject}: {reason}. It is kept.");
             shared.tell(&subject, true, "ProvisioningCleanupFailed", ABOUT_CLAIM, text);
         }
     }
@@ -398,11 +468,8 @@ async fn no_room_or(shared: &Shared, claim: &ClaimView, failure: Failure) -> Res
 /// Takes the scheduler's choice back: at once the first time, then after growing delays.
 async fn reschedule(shared: &Shared, claim: &ClaimView, failure: Failure) -> Result<Flow> {
     let delay = shared.report_claim_failure(claim, &failure);
-    if delay.is_zero() {
-        return unselect(shared, claim).await;
-    }
     shared.reschedule_at(claim, Instant::now() + delay);
-    Ok(Flow::After(delay))
+    if delay.is_zero() { unselect(shared, claim).await } else { Ok(Flow::After(delay)) }
 }
 
 /// A choice that is to be taken back when its delay has passed, unless the scheduler has chosen another node.
@@ -413,9 +480,11 @@ async fn due_reschedule(shared: &Shared, claim: &ClaimView) -> Result<Option<Flo
 }
 
 async fn unselect(shared: &Shared, claim: &ClaimView) -> Result<Flow> {
-    // A claim from the cache may be old: its resource version then makes the patch a conflict, and the watch brings the
-    // newer one.
-    shared.api.unselect_node(claim).await?;
-    shared.reschedule_done(&claim.glance.uid);
-    Ok(Flow::Parked)
+    if shared.api.unselect_node(claim).await? {
+        shared.reschedule_done(&claim.glance.uid);
+        return Ok(Flow::Parked);
+    }
+    // The claim has changed since it was read. The watch brings the newer one, but wakes us only if something that we
+    // read has changed, so it stays due.
+    Ok(Flow::After(shared.settings.backoff_base))
 }

@@ -166,7 +166,11 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut incoming: mpsc::Receiver<(Happening, Timestamp)>, mut closing: watch::Receiver<bool>) {
+    async fn run(
+        mut self,
+        mut incoming: mpsc::Receiver<(Happening, Timestamp)>,
+        mut closing: watch::Receiver<bool>,
+    ) {
         let mut end = None;
         loop {
             if end.is_some() {
@@ -184,7 +188,9 @@ impl Writer {
                     end = Some(Instant::now() + DRAIN);
                     Some(())
                 }
-                Step::Happened(happening, at) => bounded(&mut end, &mut closing, self.happened(*happening, at)).await,
+                Step::Happened(happening, at) => {
+                    bounded(&mut end, &mut closing, self.happened(*happening, at)).await
+                }
                 Step::Flush => bounded(&mut end, &mut closing, self.flush(false)).await,
                 Step::End => None,
             };
@@ -250,7 +256,8 @@ impl Writer {
             let patch = json!({ "series": { "count": count, "lastObservedTime": MicroTime(last) } });
             let api: Api<Event> = Api::namespaced(self.client.clone(), &series.namespace);
             let name = series.name.clone();
-            let answer = self.call("patch", api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
+            let answer =
+                self.call("patch", api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await;
             match answer {
                 Written::Yes => {
                     if let Some(series) = self.known.get_mut(&key) {
@@ -293,7 +300,11 @@ impl Writer {
     }
 
     /// One request under its deadline, counted.
-    async fn call(&mut self, verb: &'static str, request: impl Future<Output = Result<Event, Error>>) -> Written {
+    async fn call(
+        &mut self,
+        verb: &'static str,
+        request: impl Future<Output = Result<Event, Error>>,
+    ) -> Written {
         let now = Instant::now();
         if self.muted_until.is_some_and(|until| now < until) {
             self.metrics.event("refused");
@@ -420,7 +431,8 @@ enum Written {
 /// Forbidden by RBAC, and not only because the one namespace is being deleted, which is forbidden by admission.
 fn is_forbidden_everywhere(error: &Error) -> bool {
     let Error::Api(status) = error else { return false };
-    let terminating = status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating");
+    let terminating =
+        status.details.iter().flat_map(|d| &d.causes).any(|c| c.reason == "NamespaceTerminating");
     status.is_forbidden() && !terminating
 }
 
@@ -436,15 +448,14 @@ async fn bounded<T>(
     work: impl Future<Output = T>,
 ) -> Option<T> {
     tokio::pin!(work);
-    let end = match *end {
-        Some(end) => end,
-        None => tokio::select! {
+    if end.is_none() {
+        tokio::select! {
             biased;
             done = &mut work => return Some(done),
-            () = closed(closing) => *end.insert(Instant::now() + DRAIN),
-        },
-    };
-    timeout_at(end, work).await.ok()
+            () = closed(closing) => {}
+        }
+    }
+    timeout_at(*end.get_or_insert_with(|| Instant::now() + DRAIN), work).await.ok()
 }
 
 /// Forgets the least recent entry of a full table. A scan of a thousand entries, and only when one is added.

@@ -3,6 +3,9 @@
 //! Two questions with different answers. *Ready*: does it see the cluster as it is now? *Alive*: would a restart help? An
 //! API server that is away makes us unready and not dead: restarting would only add load to the day it comes back.
 
+use http::Request;
+use kube::Client;
+use kube::client::Body;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +15,8 @@ use tokio::time::Instant;
 /// What every engine watches, by the names that it reports them under.
 pub const WATCHES: [&str; 3] = ["persistentvolumeclaims", "persistentvolumes", "storageclasses"];
 
-/// A watch from which nothing came for so long has stalled. The server ends every watch after 290 s and sends bookmarks
-/// about once a minute, so a living one is heard of more often; the rest is room for a slow relist.
+/// A watch for which the API server answered nothing for so long has stalled. Watches are asked anew every few minutes
+/// (the engine asks for 220 s, kube's default is 290 s), also where nothing changes; the rest is room for a slow relist.
 const STALLED_AFTER: Duration = Duration::from_secs(360);
 
 /// The engine's loop beats every few seconds; after this long without a beat it is stuck, and a restart does help.
@@ -39,13 +42,18 @@ struct State {
 #[derive(Debug, Clone, Copy, Default)]
 struct Watch {
     synced: bool,
+    /// Since its last error nothing good has come.
+    failing: bool,
     last_progress: Option<Instant>,
+    /// Known only where the client is [`observed`]; then it alone counts.
+    last_answer: Option<Instant>,
 }
 
 impl Watch {
     fn state(self, now: Instant) -> &'static str {
-        match self.last_progress {
+        match self.last_answer.or(self.last_progress) {
             _ if !self.synced => "not synced",
+            _ if self.failing => "failing",
             Some(last) if now.saturating_duration_since(last) > STALLED_AFTER => "stalled",
             _ => "synced",
         }
@@ -70,12 +78,32 @@ impl Health {
         let now = Instant::now();
         let mut state = self.lock();
         let watch = state.watches.entry(resource).or_default();
-        *watch = Watch { synced, last_progress: Some(now) };
+        watch.synced = synced;
+        watch.failing = false;
+        watch.last_progress = Some(now);
     }
 
-    /// Something came from a watch: an event or a bookmark.
+    /// Something came out of a watch. It is not enough to go by: where nothing changes, kube's watcher yields nothing for
+    /// days, and while the API server is away it yields errors. See [`observed`].
     pub fn watch_progress(&self, resource: &'static str, now: Instant) {
-        self.lock().watches.entry(resource).or_default().last_progress = Some(now);
+        let mut state = self.lock();
+        let watch = state.watches.entry(resource).or_default();
+        watch.last_progress = Some(now);
+        watch.failing = false;
+    }
+
+    /// The API server answered a list or watch well: what was said of an earlier failure is over.
+    fn answered(&self, resource: &'static str) {
+        let mut state = self.lock();
+        let watch = state.watches.entry(resource).or_default();
+        watch.last_answer = Some(Instant::now());
+        watch.failing = false;
+        state.details.remove(resource);
+    }
+
+    /// A watch has failed and is being started again: what we know may be old from now on.
+    pub fn watch_failed(&self, resource: &'static str) {
+        self.lock().watches.entry(resource).or_default().failing = true;
     }
 
     /// The engine's main loop is turning.
@@ -130,10 +158,65 @@ impl Health {
     }
 }
 
+/// The same client; what the API server answers well to its lists and watches is what [`Health`] goes by.
+pub fn observed(client: Client, health: Arc<Health>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, health) = (client.clone(), Arc::clone(&health));
+        async move {
+            let last = request.uri().path().rsplit('/').next().unwrap_or_default();
+            let resource = WATCHES.into_iter().find(|watch| *watch == last);
+            let answer = client.send(request).await?;
+            if let Some(resource) = resource
+                && answer.status().is_success()
+            {
+                health.answered(resource);
+            }
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    Client::new(service, namespace)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Response;
+    use std::sync::atomic::{AtomicU16, Ordering};
     use tokio::time::advance;
+    use tower::BoxError;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_lives_by_the_servers_answers_not_by_changes() {
+        let code = Arc::new(AtomicU16::new(200));
+        let answered = Arc::clone(&code);
+        let server = tower::service_fn(move |_: Request<Body>| {
+            let response = Response::builder().status(answered.load(Ordering::SeqCst)).body(Body::empty());
+            async { response.map_err(BoxError::from) }
+        });
+        let health = Health::expecting(&[WATCHES[2]]);
+        health.set_synced(WATCHES[2], true);
+        let client = observed(Client::new(server, "default"), Arc::clone(&health));
+        let watch = async || {
+            let request =
+                Request::get("/apis/storage.k8s.io/v1/storageclasses?watch=true").body(Body::empty());
+            client.send(request.unwrap()).await.unwrap();
+        };
+        for _ in 0..10 {
+            advance(STALLED_AFTER / 2).await;
+            health.set_detail(WATCHES[2], "was away");
+            watch().await;
+            let text = health.ready().unwrap();
+            assert!(!text.contains("was away"), "{text}");
+        }
+        code.store(503, Ordering::SeqCst);
+        for _ in 0..3 {
+            advance(STALLED_AFTER / 2).await;
+            watch().await;
+            health.watch_progress(WATCHES[2], Instant::now());
+        }
+        assert!(health.ready().unwrap_err().contains("stalled"));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn ready_needs_every_watch_synced_and_moving() {
@@ -145,7 +228,10 @@ mod tests {
         }
         health.set_detail("leader", "yes");
         let text = health.ready().unwrap();
-        assert!(text.contains(r#""persistentvolumes":"synced""#) && text.contains(r#""leader":"yes""#), "{text}");
+        assert!(
+            text.contains(r#""persistentvolumes":"synced""#) && text.contains(r#""leader":"yes""#),
+            "{text}"
+        );
 
         advance(STALLED_AFTER / 2).await;
         health.watch_progress(WATCHES[0], Instant::now());
@@ -156,6 +242,11 @@ mod tests {
         assert!(text.contains(r#""persistentvolumes":"synced""#), "{text}");
 
         health.watch_progress(WATCHES[2], Instant::now());
+        health.watch_progress(WATCHES[0], Instant::now());
+        assert!(health.ready().is_ok());
+        health.watch_failed(WATCHES[0]);
+        assert!(health.ready().unwrap_err().contains("failing"));
+        health.watch_progress(WATCHES[0], Instant::now());
         assert!(health.ready().is_ok());
         health.set_synced(WATCHES[1], false);
         assert!(health.ready().unwrap_err().contains("not synced"));

@@ -42,7 +42,8 @@ pub trait Journal: Send + Sync + 'static {
     fn intent(&self, claim: &ClaimUid) -> Option<Arc<Intent>>;
     /// Claims with an open intent.
     fn claims(&self) -> Vec<ClaimUid>;
-    /// Records that a PV is about to be deleted. The first record of a PV stays, so that a change since then shows.
+    /// Records that a PV is about to be deleted. The first record of a PV (by uid) stays, so that a
+    /// change since then shows.
     fn begin_delete<'a>(&'a self, pv: &'a str, begun: Begun) -> BoxFuture<'a, Result<()>>;
     /// With what the delete of a PV began.
     fn begun(&self, pv: &str) -> Option<Begun>;
@@ -93,7 +94,11 @@ impl Journal for MemoryJournal {
     }
 
     fn begin_delete<'a>(&'a self, pv: &'a str, begun: Begun) -> BoxFuture<'a, Result<()>> {
-        self.lock().deletes.entry(pv.to_owned()).or_insert(begun);
+        let mut tables = self.lock();
+        let known = tables.deletes.get(pv).is_some_and(|known| known.uid == begun.uid);
+        if !known {
+            tables.deletes.insert(pv.to_owned(), begun);
+        }
         Box::pin(std::future::ready(Ok(())))
     }
 

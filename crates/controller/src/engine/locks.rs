@@ -32,7 +32,8 @@ impl KeyLocks {
             released.as_mut().enable();
             {
                 let mut held = self.lock();
-                let taken = held.iter().any(|(_, other)| other.iter().any(|o| keys.iter().any(|k| k.overlaps(o))));
+                let taken =
+                    held.iter().any(|(_, other)| other.iter().any(|o| keys.iter().any(|k| k.overlaps(o))));
                 if !taken {
                     let ticket = held.iter().map(|(ticket, _)| ticket + 1).max().unwrap_or(0);
                     held.push((ticket, keys));

@@ -1,12 +1,13 @@
 //! Metrics: the library's names and labels where it has them, `volwright_*` for the rest.
 //!
 //! Labels come from closed sets. The only names of users' making are those of storage classes, and of these the first
-//! [`MAX_CLASSES`] are told apart. Series that mean "all is well" exist from the start, so that a rate can be taken before
+//! hundred are told apart. Series that mean "all is well" exist from the start, so that a rate can be taken before
 //! the first failure.
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder as _, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,9 +145,10 @@ impl Metric {
                 "Time from taking up a claim to its volume, where that succeeded.",
             ),
             Self::Deleted => ("controller_persistentvolume_delete_total", "Volumes deleted, by class."),
-            Self::DeleteFailed => {
-                ("controller_persistentvolume_delete_failed_total", "Failed attempts to delete a volume, by class.")
-            }
+            Self::DeleteFailed => (
+                "controller_persistentvolume_delete_failed_total",
+                "Failed attempts to delete a volume, by class.",
+            ),
             Self::DeleteSeconds => (
                 "controller_persistentvolume_delete_duration_seconds",
                 "Time from taking up a volume to its end, where that succeeded.",
@@ -160,9 +162,10 @@ impl Metric {
                 "volwright_orphans",
                 "Volumes of ours that no PV, intent or record speaks for. They are kept until an operator decides.",
             ),
-            Self::BackendCallSeconds => {
-                ("volwright_backend_call_duration_seconds", "Calls to the storage system, by operation and outcome.")
-            }
+            Self::BackendCallSeconds => (
+                "volwright_backend_call_duration_seconds",
+                "Calls to the storage system, by operation and outcome.",
+            ),
             Self::ApiRequests => {
                 ("volwright_api_requests_total", "Requests to the API server, by verb, resource and outcome.")
             }
@@ -207,7 +210,10 @@ impl Metrics {
     /// Registers everything.
     #[expect(clippy::missing_panics_doc, reason = "it cannot panic: see the expectation within")]
     pub fn new() -> Arc<Self> {
-        #[expect(clippy::expect_used, reason = "only bad or double names can fail, they are constants, and tests call this")]
+        #[expect(
+            clippy::expect_used,
+            reason = "only bad or double names can fail, they are constants, and tests call this"
+        )]
         let metrics = Self::register().expect("the metrics' names are good and different");
         metrics.begin();
         Arc::new(metrics)
@@ -446,7 +452,10 @@ mod tests {
         metrics.ready(true);
         let text = metrics.render();
         for metric in Metric::ALL {
-            assert!(text.contains(&format!("# HELP {} {}", metric.name(), metric.help())), "{metric:?}\n{text}");
+            assert!(
+                text.contains(&format!("# HELP {} {}", metric.name(), metric.help())),
+                "{metric:?}\n{text}"
+            );
         }
         has(&metrics, r#"volwright_queue_depth{queue="claims"} 2"#);
         has(&metrics, "volwright_ready 1");

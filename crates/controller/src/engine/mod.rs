@@ -1,7 +1,7 @@
-//! The imperative shell: watches feed [`World`](world::World), `decide` says what to do, workers do it.
+//! The imperative shell: watches feed the `World`, `decide` says what to do, workers do it.
 //!
 //! Invariant: only this module writes to the API server; a backend describes a volume and creates no PV.
-//! Invariant: on one claim or PV at most one task works at a time, and on overlapping data too ([`locks`]).
+//! Invariant: on one claim or PV at most one task works at a time, and on overlapping data too (`locks`).
 
 mod api; // calls to the API server: deadline, count, class
 mod claim; // a claim's way
@@ -24,9 +24,10 @@ pub use self::journal::{Intent, Journal, MemoryJournal};
 pub use self::settings::Settings;
 
 use crate::backend::Backend;
-use crate::client::Clients;
+use crate::client::{Clients, chain};
+use crate::decide::claim::{asks_no_agent, concerns_us};
 use crate::decide::retry::{Next, next};
-use crate::decide::{ClaimView, Identity, Rules};
+use crate::decide::{ClaimView, Identity, ReclaimPolicy, Rules};
 use futures::FutureExt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -39,13 +40,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use volwright_provisioner::{
-    Class, ClaimUid, Epoch, Failure, Mark, MarkState, NodeInfo, PvName, Result, Until, VolumeSource,
+    ClaimUid, Class, Epoch, Failure, Key, Mark, MarkState, NodeInfo, PvName, Result, Until,
 };
 
 use self::api::ApiServer;
 use self::events::{Events, Happening};
 use self::happening::{ABOUT_CLAIM, ABOUT_VOLUME, Subject};
-use self::health::Health;
+use self::health::{Health, WATCHES};
 use self::locks::KeyLocks;
 use self::metrics::Metrics;
 use self::queue::Queue;
@@ -55,14 +56,13 @@ use self::world::World;
 /// restarts its agent.
 const NODE_AGE: Duration = Duration::from_secs(60);
 
-/// The watches whose first list must be complete before anything is decided.
-const WATCHES: [&str; 3] = ["persistentvolumeclaims", "persistentvolumes", "storageclasses"];
-
 /// Why the engine ended other than by being told to.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// Calls were still running when the drain's time was up. What they do is recorded, and the next process goes on.
-    #[error("{0} operations were still running when the drain's time was up; the next process carries on with them")]
+    #[error(
+        "{0} operations were still running when the drain's time was up; the next process carries on with them"
+    )]
     DrainTimedOut(usize),
 }
 
@@ -95,9 +95,15 @@ struct Shared {
 struct Memory {
     attempts: HashMap<ClaimUid, u32>,
     announced: BTreeSet<ClaimUid>,
+    /// Claims whose PV we made and the watch has not shown yet.
+    published: BTreeSet<ClaimUid>,
     /// Claim -> the node whose choice is to be taken back, and when.
     reschedules: HashMap<ClaimUid, (String, Instant)>,
     orphans: BTreeMap<String, String>,
+    /// PVs (by uid) that we let go without their data, told of, and that the watch still shows.
+    let_go: BTreeSet<String>,
+    /// PVs with a policy that keeps the data, gone by another's hand: their data is to be marked.
+    parted: HashMap<String, world::OurVolume>,
     node: Option<(NodeInfo, Instant)>,
 }
 
@@ -239,7 +245,7 @@ fn jittered(delay: Duration) -> Duration {
 
 async fn claim_worker(shared: Arc<Shared>) {
     while let Some(uid) = shared.claims.take().await {
-        let flow = guarded(claim::run(&shared, &uid)).await;
+        let flow = guarded(Box::pin(claim::run(&shared, &uid))).await;
         shared.finish_claim(&uid, flow);
         shared.claims.done(&uid);
     }
@@ -247,7 +253,7 @@ async fn claim_worker(shared: Arc<Shared>) {
 
 async fn volume_worker(shared: Arc<Shared>) {
     while let Some(name) = shared.volumes.take().await {
-        let flow = guarded(volume::run(&shared, &name)).await;
+        let flow = guarded(Box::pin(volume::run(&shared, &name))).await;
         shared.finish_volume(&name, flow);
         shared.volumes.done(&name);
     }
@@ -271,13 +277,21 @@ impl Shared {
     }
 
     fn mark(&self, owner: ClaimUid, pv_name: PvName, state: MarkState) -> Mark {
-        Mark { installation: self.settings.installation.clone(), owner, pv_name, epoch: Epoch::default(), state }
+        Mark {
+            installation: self.settings.installation.clone(),
+            owner,
+            pv_name,
+            epoch: Epoch::default(),
+            state,
+        }
     }
 
     /// A claim was added, changed in what is read, or has gone.
     fn claim_changed(&self, uid: &ClaimUid) {
         let cached = self.world.claim(uid);
-        let concerned = cached.as_ref().is_some_and(|c| decide_concerns(&self.identity, c));
+        let concerned = cached.as_ref().is_some_and(|c| {
+            concerns_us(&self.identity, &c.glance) || asks_no_agent(&self.identity, &c.glance)
+        });
         if cached.is_none() {
             self.forget_claim(uid);
         }
@@ -293,8 +307,32 @@ impl Shared {
             self.volumes.add(name.to_owned());
         }
         // A claim may wait for the PV of its name to go.
-        if let Some(uid) = name.strip_prefix("pvc-").filter(|_| cached.is_none()) {
-            self.claim_changed_if_known(&ClaimUid::new(uid));
+        if let Some(uid) = name.strip_prefix("pvc-").map(ClaimUid::new) {
+            self.publication_seen(&uid);
+            if cached.is_none() {
+                self.claim_changed_if_known(&uid);
+            }
+        }
+    }
+
+    /// A PV has left the watch. If somebody deleted one that keeps its data, that is recorded with the data.
+    fn volume_left(&self, name: &str, left: &world::CachedVolume) {
+        let let_go = self.memory().let_go.remove(&left.uid);
+        let deletes = left.ours.as_ref().is_some_and(|ours| ours.view.policy == ReclaimPolicy::Delete);
+        // It was deleted with its data, and nobody can have waited for that. (Looking costs a walk over all PVs.)
+        if deletes && !let_go {
+            return;
+        }
+        self.wake_aliases(name, &left.keys);
+        if let Some(ours) = left.ours.as_ref().filter(|ours| !let_go && ours.handle.is_some()) {
+            self.memory().parted.insert(name.to_owned(), ours.clone());
+        }
+    }
+
+    /// A delete may wait for this PV of the same data to go.
+    fn wake_aliases(&self, name: &str, keys: &[Key]) {
+        for alias in self.world.aliases(name, keys) {
+            self.volumes.add(alias);
         }
     }
 
@@ -304,9 +342,9 @@ impl Shared {
         }
     }
 
-    /// A class came or was made anew: claims may wait for it.
-    fn classes_changed(&self) {
-        for uid in self.world.waiting_claims(&self.identity) {
+    /// A class came or was made anew: its claims may wait for it.
+    fn class_changed(&self, name: &str) {
+        for uid in self.world.waiting_claims_of(&self.identity, name) {
             self.claims.add(uid);
         }
     }
@@ -314,15 +352,18 @@ impl Shared {
     fn finish_claim(&self, uid: &ClaimUid, flow: Flow) {
         match flow {
             Flow::Settled => self.claims.forget(uid),
+            // What was remembered of it while it was still being undone.
+            Flow::Parked if self.world.claim(uid).is_none() => self.forget_claim(uid),
             Flow::Parked => {}
             Flow::After(delay) => self.claims.add_after(uid.clone(), delay),
             Flow::Failed(failure) => {
                 let cached = self.world.claim(uid);
-                let subject = cached.as_ref().map(|c| {
-                    Subject::of_claim(&c.glance.namespace, &c.glance.name, uid.as_str())
-                });
+                let subject = cached
+                    .as_ref()
+                    .map(|c| Subject::of_claim(&c.glance.namespace, &c.glance.name, uid.as_str()));
                 let class = cached.as_ref().and_then(|c| c.full.as_ref()?.class.clone()).unwrap_or_default();
-                let delay = self.report(uid.as_str(), subject, &class, &failure, self.claims.failed(uid), true);
+                let delay =
+                    self.report(uid.as_str(), subject, &class, &failure, self.claims.failed(uid), true);
                 self.claims.add_after(uid.clone(), jittered(delay));
             }
         }
@@ -365,10 +406,11 @@ impl Shared {
             Next::Reschedule(delay) => (delay.max(self.settings.backoff_base), ""),
             Next::WhenChanged(delay) => (delay, " (tried again when it or its class changes)"),
         };
-        warn!(key, op, attempt = failures, class = ?failure.class(), error = ?failure, "Failed, will try again.");
+        warn!(key, op, attempt = failures, class = ?failure.class(), error = %chain(failure), "Failed, will try again.");
         // Waiting for a detach, or as long as the API server asked, is not the user's to mend.
-        let quiet = matches!(failure.class(), Class::Blocked(Until::Unused | Until::Settled | Until::After(_)))
-            && failures < 4;
+        let quiet =
+            matches!(failure.class(), Class::Blocked(Until::Unused | Until::Settled | Until::After(_)))
+                && failures < 4;
         if !quiet {
             if provisioning {
                 self.metrics.provision_failed(class, "");
@@ -393,7 +435,14 @@ impl Shared {
         }
     }
 
-    fn tell(&self, subject: &Subject, warning: bool, reason: &'static str, action: &'static str, note: String) {
+    fn tell(
+        &self,
+        subject: &Subject,
+        warning: bool,
+        reason: &'static str,
+        action: &'static str,
+        note: String,
+    ) {
         self.events.publish(Happening { regarding: subject.reference(), warning, reason, action, note });
     }
 
@@ -434,12 +483,6 @@ impl Shared {
         Ok(node)
     }
 
-    /// Are this backend's PVs CSI-shaped? Shown by those that exist; without any, by what its keys answer.
-    fn csi_shaped(&self) -> bool {
-        let sample = VolumeSource::Csi(volwright_provisioner::CsiSource::default());
-        !self.backend.alias_keys(&sample).is_empty()
-    }
-
     fn attempt(&self, uid: &ClaimUid) -> u32 {
         self.memory().attempts.get(uid).copied().unwrap_or(0)
     }
@@ -459,6 +502,23 @@ impl Shared {
         memory.attempts.remove(uid);
         memory.announced.remove(uid);
         memory.reschedules.remove(uid);
+        memory.published.remove(uid);
+    }
+
+    /// We have made the PV of a claim. (A claim that has gone meanwhile is not remembered.)
+    fn just_published(&self, uid: &ClaimUid) {
+        if self.world.claim(uid).is_some() {
+            self.memory().published.insert(uid.clone());
+        }
+    }
+
+    fn has_just_published(&self, uid: &ClaimUid) -> bool {
+        self.memory().published.contains(uid)
+    }
+
+    /// The watch has shown the PV of a claim, or it has gone.
+    fn publication_seen(&self, uid: &ClaimUid) {
+        self.memory().published.remove(uid);
     }
 
     fn reschedule_at(&self, claim: &ClaimView, at: Instant) {
@@ -468,9 +528,13 @@ impl Shared {
 
     /// When the choice that the claim has now is to be taken back.
     fn reschedule_due(&self, claim: &ClaimView) -> Option<Instant> {
-        let memory = self.memory();
+        let mut memory = self.memory();
         let (node, at) = memory.reschedules.get(&claim.glance.uid)?;
-        (claim.glance.selected_node.as_ref() == Some(node)).then_some(*at)
+        let due = (claim.glance.selected_node.as_ref() == Some(node)).then_some(*at);
+        if due.is_none() {
+            memory.reschedules.remove(&claim.glance.uid);
+        }
+        due
     }
 
     fn reschedule_done(&self, uid: &ClaimUid) {
@@ -484,8 +548,4 @@ impl Shared {
         memory.orphans.insert(name.to_owned(), reason.to_owned());
         self.metrics.orphans(memory.orphans.len());
     }
-}
-
-fn decide_concerns(identity: &Identity, claim: &world::CachedClaim) -> bool {
-    crate::decide::claim::concerns_us(identity, &claim.glance)
 }

@@ -33,6 +33,7 @@ pub fn persistent_volume(p: &Publication<'_>) -> Result<PersistentVolume> {
     let request = &p.intent.request;
     let mut annotations = BTreeMap::from([
         (names::PROVISIONED_BY, p.intent.provisioner.clone()),
+        (names::PROVISIONER, p.intent.provisioner.clone()),
         (names::HANDLE, p.handle.to_text()),
         (names::ON_DELETE, p.intent.on_delete.as_str().to_owned()),
         (names::OWNER, request.mark.owner.to_string()),
@@ -79,8 +80,9 @@ pub fn persistent_volume(p: &Publication<'_>) -> Result<PersistentVolume> {
         },
         "spec": spec,
     });
-    serde_json::from_value(object)
-        .map_err(|error| Failure::invalid("the volume cannot be written as a PersistentVolume").caused_by(error))
+    serde_json::from_value(object).map_err(|error| {
+        Failure::invalid("the volume cannot be written as a PersistentVolume").caused_by(error)
+    })
 }
 
 /// The manifest (YAML) that makes the PV of a retained volume again, to be bound by whoever claims it by name.
@@ -88,6 +90,7 @@ pub fn manifest(volume: &VolumeView) -> String {
     let mut annotations = Map::new();
     let kept = [
         (names::PROVISIONED_BY, &volume.provisioned_by),
+        (names::PROVISIONER, &volume.provisioner),
         (names::HANDLE, &volume.handle),
         (names::ON_DELETE, &volume.on_delete),
         (names::NODE_NAME, &volume.node_name),
@@ -112,7 +115,8 @@ pub fn manifest(volume: &VolumeView) -> String {
     add_affinity(&mut spec, &volume.topology);
     // A source of a kind that is not ours cannot be here; if it were, a manifest without it is refused by the API.
     add_source(&mut spec, &volume.source).ok();
-    let object = json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec });
+    let object =
+        json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec });
     serde_yaml::to_string(&object).unwrap_or_else(|_| object.to_string())
 }
 
@@ -137,7 +141,9 @@ fn add_source(spec: &mut Value, source: &VolumeSource) -> Result<()> {
             spec["csi"] = fields;
         }
         VolumeSource::Other { kind } => {
-            return Err(Failure::invalid(format!("the backend made a volume source of unknown kind {kind:?}")));
+            return Err(Failure::invalid(format!(
+                "the backend made a volume source of unknown kind {kind:?}"
+            )));
         }
     }
     Ok(())
@@ -151,5 +157,6 @@ fn add_affinity(spec: &mut Value, topology: &Topology) {
         .iter()
         .map(|(key, values)| json!({ "key": key, "operator": "In", "values": values }))
         .collect();
-    spec["nodeAffinity"] = json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": expressions }] } });
+    spec["nodeAffinity"] =
+        json!({ "required": { "nodeSelectorTerms": [{ "matchExpressions": expressions }] } });
 }

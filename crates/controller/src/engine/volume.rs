@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! released, policy Delete:
-//!   live PV and claim -> observe, mark -> delete recorded -> finalizer on? -> DELETE the PV (our fence)
-//!   the watch shows it terminating -> live PV and claim again -> aliases, attachments, mark -> delete -> finalizer off
+//!   observe, mark -> live claim and PV -> delete recorded -> finalizer on? -> DELETE the PV (our fence)
+//!   the watch shows it terminating -> observe, aliases, attachments -> live claim and PV -> delete -> finalizer off
 //! ```
 
 use crate::backend::Envelope;
-use crate::decide::volume::{Begun, Step, aliases, may_destroy, may_go_on, step};
+use crate::client::chain;
+use crate::decide::volume::{Begun, Step, aliases, concerns_us, may_destroy, may_go_on, step, unnamed};
 use crate::decide::{ClaimView, OnDelete, VolumeView};
 use crate::names;
 use serde_json::json;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use volwright_provisioner::{
-    Class, ClaimUid, Failure, Key, Mark, MarkState, Observed, Progress, PvName, Result,
+    ClaimUid, Class, Failure, Key, Mark, MarkState, Observed, Progress, PvName, Result,
 };
 
 use super::api::Deleted;
@@ -37,6 +38,7 @@ pub(super) async fn run(shared: &Shared, name: &str) -> Flow {
 
 async fn work(shared: &Shared, name: &str) -> Result<Flow> {
     let Some(cached) = shared.world.volume(name) else { return vanished(shared, name).await };
+    shared.memory().parted.remove(name);
     let Some(ours) = &cached.ours else { return Ok(Flow::Settled) };
     act(shared, ours).await
 }
@@ -50,42 +52,75 @@ async fn act(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
         Step::AddFinalizer => set_finalizer(shared, view, true).await.map(|_| Flow::Settled),
         Step::RemoveFinalizer => set_finalizer(shared, view, false).await.map(|_| Flow::Settled),
         Step::Keep => keep(shared, ours).await,
-        Step::Delete(on_delete) => delete(shared, &view.name, on_delete).await,
-        Step::Orphan(reason) => {
-            shared.orphaned(&view.name, &reason);
-            shared.tell(&Subject::volume(view), true, "VolumeFailedDelete", ABOUT_VOLUME, reason);
-            Ok(Flow::Settled)
-        }
+        Step::Delete(on_delete) => delete(shared, ours, on_delete).await,
+        Step::Orphan(reason) => orphan(shared, ours, reason).await,
     }
+}
+
+/// It terminates without our finalizer. Where we took that off ourselves, and it stays for somebody else's finalizer,
+/// this is as it should be: the data has gone, is marked as kept, or is another's.
+async fn orphan(shared: &Shared, ours: &OurVolume, reason: String) -> Result<Flow> {
+    let (view, Some(handle)) = (&ours.view, &ours.handle) else { return Ok(Flow::Settled) };
+    let mark = mark_of(shared, view);
+    let left = shared.backend_call("observe", shared.backend.observe(handle)).await?;
+    let unspoken_for = left.and_then(|seen| seen.mark).is_some_and(|found| {
+        found.same_owner(&mark) && !matches!(found.state, MarkState::Retained | MarkState::Trashed)
+    });
+    if unspoken_for {
+        shared.orphaned(&view.name, &reason);
+        shared.tell(&Subject::volume(view), true, "VolumeFailedDelete", ABOUT_VOLUME, reason);
+    }
+    Ok(Flow::Settled)
 }
 
 /// It left the watch. For an agent that can also mean that somebody took its label off: then it is put back.
 async fn vanished(shared: &Shared, name: &str) -> Result<Flow> {
-    if shared.settings.node().is_some() {
-        if let Some(live) = shared.api.volume(name).await? {
-            let ours = OurVolume::new(shared.backend.as_ref(), live);
-            let named = shared.settings.node() == ours.view.node_name.as_deref();
-            if named && ours.handle.is_some() && ours.view.node_label.is_none() && !ours.view.terminating {
-                return repair(shared, &ours.view).await;
-            }
-            return Ok(Flow::Settled);
+    if shared.settings.node().is_some()
+        && let Some(live) = shared.api.volume(name).await?
+    {
+        let ours = OurVolume::new(&shared.identity, shared.backend.as_ref(), live);
+        let named = shared.settings.node() == ours.view.node_name.as_deref();
+        // A terminating one too: nobody else would ever end it.
+        if named && ours.handle.is_some() && ours.view.node_label.is_none() {
+            return repair(shared, &ours.view).await;
         }
+        return Ok(Flow::Settled);
     }
     shared.journal.end_delete(name).await?;
+    let parted = shared.memory().parted.get(name).cloned();
+    if let Some(ours) = parted {
+        record(shared, &ours).await?;
+        shared.memory().parted.remove(name);
+    }
     Ok(Flow::Settled)
 }
 
+/// Somebody deleted a PV whose policy keeps the data: no finalizer of ours held it up, so this comes after the fact.
+async fn record(shared: &Shared, ours: &OurVolume) -> Result<()> {
+    let (view, Some(handle)) = (&ours.view, &ours.handle) else { return Ok(()) };
+    let _held = shared.locks.acquire(shared.backend.alias_keys(&view.source)).await;
+    // Made again meanwhile: it speaks for the data.
+    if shared.api.volume(&view.name).await?.is_none() && mark_retained(shared, view, handle).await? {
+        tell_retained(shared, view);
+    }
+    Ok(())
+}
+
 async fn repair(shared: &Shared, view: &VolumeView) -> Result<Flow> {
-    let mut change = json!({ "annotations": { (names::PROVISIONED_BY): shared.provisioner() } });
+    let maker = view.provisioned_by.as_deref().or(view.provisioner.as_deref());
+    let maker = maker.unwrap_or_else(|| shared.provisioner());
+    let mut change = json!({ "annotations": { (names::PROVISIONED_BY): maker } });
     if let Some(node) = shared.settings.node() {
         change["labels"] = json!({ (names::NODE_LABEL): names::node_hash(node) });
     }
-    if shared.api.patch_volume(view, change).await?.is_some() {
-        let text = "an annotation or label of the provisioner was taken off this PV and has been put back; without it \
-                    another driver could take the volume, or nobody would delete it";
-        warn!(pv = view.name, "Put back what was stripped from a PV of ours.");
-        shared.tell(&Subject::volume(view), true, "VolumeRepaired", ABOUT_VOLUME, text.to_owned());
+    if shared.api.patch_volume(view, change).await?.is_none() {
+        // The watch does not tell of a PV that it no longer shows.
+        return Ok(Flow::After(CHANGED_AGAIN));
     }
+    let text = "an annotation or label of the provisioner was taken off this PV and has been put back; without it \
+                another driver could take the volume, or nobody would delete it";
+    warn!(pv = view.name, "Put back what was stripped from a PV of ours.");
+    shared.tell(&Subject::volume(view), true, "VolumeRepaired", ABOUT_VOLUME, text.to_owned());
     Ok(Flow::Settled)
 }
 
@@ -108,62 +143,93 @@ async fn keep(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
 
 /// Marks the data retained, lets the PV go and says how it comes back.
 async fn retain(shared: &Shared, live: &VolumeView, handle: &Envelope) -> Result<Flow> {
-    let mark = mark_of(shared, live).with_state(MarkState::Retained);
+    let is_there = mark_retained(shared, live, handle).await?;
+    // Before the patch: the watch may show its effect sooner than we see the reply.
+    shared.memory().let_go.insert(live.uid.clone());
+    let patched = set_finalizer(shared, live, false).await;
+    if !matches!(patched, Ok(Some(_))) {
+        shared.memory().let_go.remove(&live.uid);
+        return patched.map(|_| Flow::After(CHANGED_AGAIN));
+    }
+    let tell = if is_there { tell_retained } else { tell_absent };
+    tell(shared, live);
+    shared.journal.end_delete(&live.name).await?;
+    Ok(Flow::Settled)
+}
+
+/// `false`: there is nothing to keep.
+async fn mark_retained(shared: &Shared, view: &VolumeView, handle: &Envelope) -> Result<bool> {
+    if shared.backend_call("observe", shared.backend.observe(handle)).await?.is_none() {
+        return Ok(false);
+    }
+    let mark = mark_of(shared, view).with_state(MarkState::Retained);
     match shared.backend_call("set_mark", shared.backend.set_mark(handle, &mark)).await {
         Ok(()) => {}
         // Another's data is not ours to mark; it is kept in any case.
-        Err(failure) if failure.class() == Class::NotOurs => warn!(pv = live.name, error = ?failure, "Left unmarked."),
+        Err(failure) if failure.class() == Class::NotOurs => {
+            warn!(pv = view.name, error = %chain(&failure), "Left unmarked.");
+        }
         Err(failure) => return Err(failure),
     }
-    if set_finalizer(shared, live, false).await?.is_none() {
-        return Ok(Flow::After(CHANGED_AGAIN));
-    }
-    let manifest = manifest(live);
-    info!(pv = live.name, manifest, "Kept the data of a deleted PV; the manifest brings it back.");
+    Ok(true)
+}
+
+fn tell_retained(shared: &Shared, view: &VolumeView) {
+    let manifest = manifest(view);
+    info!(pv = view.name, manifest, "Kept the data of a deleted PV; the manifest brings it back.");
     let mut note = format!("data kept; to bring it back apply:\n{manifest}");
     if note.len() > NOTE_MAX {
         "data kept; the manifest that brings the PV back is in the provisioner's log".clone_into(&mut note);
     }
-    shared.tell(&Subject::volume(live), false, "VolumeRetained", ABOUT_VOLUME, note);
-    shared.journal.end_delete(&live.name).await?;
-    Ok(Flow::Settled)
+    shared.tell(&Subject::volume(view), false, "VolumeRetained", ABOUT_VOLUME, note);
+}
+
+fn tell_absent(shared: &Shared, view: &VolumeView) {
+    let text = "the volume was already gone from the storage system";
+    shared.tell(&Subject::volume(view), false, "VolumeAbsent", ABOUT_VOLUME, text.to_owned());
 }
 
 /// Somebody else wrote the PV meanwhile; the watch brings it, this is for the case that it does not.
 const CHANGED_AGAIN: Duration = Duration::from_secs(1);
 
-async fn delete(shared: &Shared, name: &str, on_delete: OnDelete) -> Result<Flow> {
+async fn delete(shared: &Shared, ours: &OurVolume, on_delete: OnDelete) -> Result<Flow> {
     let started = Instant::now();
-    let cached_terminating =
-        shared.world.volume(name).and_then(|v| v.ours.as_ref().map(|ours| ours.view.terminating)).unwrap_or(false);
+    let (seen, Some(handle)) = (&ours.view, &ours.handle) else { return Ok(Flow::Settled) };
+    let keys = shared.backend.alias_keys(&seen.source);
+    let _held = shared.locks.acquire(keys.clone()).await;
+    let begun = begun(shared, seen).await?;
+    // What may take its time comes first: what the API server says must be fresh when it counts.
+    let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
+    let (mut in_use, mut others) = (observed.clone(), Vec::new());
+    // Once the watch has delivered our DELETE, it has delivered every PV that was made before. What is kept harms no
+    // other PV.
+    if seen.terminating && on_delete != OnDelete::Retain {
+        others = other_names_of(shared, seen, &keys).await?;
+        if let Some(in_use) = in_use.as_mut().filter(|_| seen.source.is_csi()) {
+            in_use.users.extend(shared.api.attachments(&seen.name).await?);
+        }
+    }
     // No decision to destroy rests on a cache alone.
-    let Some(live) = shared.api.volume(name).await? else { return Ok(Flow::Settled) };
-    let ours = OurVolume::new(shared.backend.as_ref(), live);
-    if step(&shared.identity, &ours.view, &ours.state) != Step::Delete(on_delete) {
+    let claim = live_claim(shared, seen).await?;
+    let Some(live) = shared.api.volume(&seen.name).await? else { return Ok(Flow::Settled) };
+    let live = OurVolume::new(&shared.identity, shared.backend.as_ref(), live);
+    let as_seen = concerns_us(&shared.identity, &live.view, &live.state)
+        && step(&shared.identity, &live.view, &live.state) == Step::Delete(on_delete)
+        && live.view.terminating == seen.terminating
+        && Begun::of(&live.view) == Begun::of(seen);
+    if !as_seen {
         // It is about to be shown to us as it is now.
         return Ok(Flow::After(CHANGED_AGAIN));
     }
-    let (live, Some(handle)) = (&ours.view, &ours.handle) else { return Ok(Flow::Settled) };
-    let keys = shared.backend.alias_keys(&live.source);
-    let _held = shared.locks.acquire(keys.clone()).await;
-    let claim = live_claim(shared, live).await?;
-    let begun = shared.journal.begun(name).unwrap_or_else(|| Begun::of(live));
+    let live = &live.view;
     may_go_on(&shared.identity, &begun, live, claim.as_ref())?;
+    let owner = ClaimUid::new(live.claim.as_ref().map_or("", |claim| claim.uid.as_str()));
+    unnamed(&shared.identity, live, &shared.world.claims_that_name(&live.name, &owner))?;
     let mark = mark_of(shared, live);
-    let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
     if !live.terminating {
         return fence(shared, live, begun, &mark, observed.as_ref()).await;
     }
-    if !cached_terminating {
-        // Once the watch has delivered our DELETE, it has delivered every PV that was made before.
-        return Ok(Flow::After(CHANGED_AGAIN));
-    }
-    let others = other_names_of(shared, live, &keys).await?;
-    let mut seen = observed.clone();
-    if let Some(seen) = seen.as_mut().filter(|_| live.source.is_csi()) {
-        seen.users.extend(shared.api.attachments(name).await?);
-    }
-    match may_destroy(&shared.identity, live, &mark, seen.as_ref(), &others) {
+    match may_destroy(&shared.identity, live, &mark, in_use.as_ref(), &others) {
         Ok(()) => {}
         Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
         Err(failure) => return Err(failure),
@@ -178,10 +244,24 @@ async fn delete(shared: &Shared, name: &str, on_delete: OnDelete) -> Result<Flow
         Err(failure) => return Err(failure),
     }
     if observed.is_none() {
-        let text = "the volume was already gone from the storage system";
-        shared.tell(&Subject::volume(live), false, "VolumeAbsent", ABOUT_VOLUME, text.to_owned());
+        tell_absent(shared, live);
     }
     gone(shared, live, started).await
+}
+
+/// With what the delete of this PV began. It begins with what cannot be taken back: our DELETE, which [`fence`] records,
+/// or somebody else's, which is recorded here.
+async fn begun(shared: &Shared, seen: &VolumeView) -> Result<Begun> {
+    let now = Begun::of(seen);
+    if !seen.terminating {
+        return Ok(now);
+    }
+    // Another uid: the PV that was being deleted has gone, and this one's delete begins now.
+    if let Some(begun) = shared.journal.begun(&seen.name).filter(|begun| begun.uid == seen.uid) {
+        return Ok(begun);
+    }
+    shared.journal.begin_delete(&seen.name, now.clone()).await?;
+    Ok(now)
 }
 
 /// The PV's deletionTimestamp is our fence: attachers refuse a terminating PV, and from then on it can only go. Before
@@ -193,19 +273,22 @@ async fn fence(
     mark: &Mark,
     observed: Option<&Observed>,
 ) -> Result<Flow> {
-    let would_be = VolumeView {
-        terminating: true,
-        finalizers: vec![names::FINALIZER.to_owned()],
-        ..live.clone()
-    };
+    let would_be =
+        VolumeView { terminating: true, finalizers: vec![names::FINALIZER.to_owned()], ..live.clone() };
     match may_destroy(&shared.identity, &would_be, mark, observed, &[]) {
         Ok(()) => {}
         // The PV goes, the data stays: the same fence comes first.
         Err(failure) if failure.class() == Class::NotOurs => {}
         Err(failure) => return Err(failure),
     }
+    // A record of an earlier try, whose DELETE was refused: the PV may have had another claim since.
+    if shared.journal.begun(&live.name).is_some_and(|earlier| earlier != begun) {
+        shared.journal.end_delete(&live.name).await?;
+    }
     shared.journal.begin_delete(&live.name, begun).await?;
-    let fenced = if live.has_finalizer() { live.clone() } else {
+    let fenced = if live.has_finalizer() {
+        live.clone()
+    } else {
         match set_finalizer(shared, live, true).await? {
             Some(fenced) => fenced,
             None => return Ok(Flow::After(CHANGED_AGAIN)),
@@ -227,23 +310,39 @@ const WATCH_GRACE: Duration = Duration::from_secs(5);
 
 /// The data is another's: the PV goes, the data stays.
 async fn let_go(shared: &Shared, live: &VolumeView, failure: &Failure) -> Result<Flow> {
-    shared.tell(&Subject::volume(live), true, "VolumeFailedDelete", ABOUT_VOLUME, failure.message().to_owned());
-    warn!(pv = live.name, error = ?failure, "The PV goes, the data stays.");
-    match set_finalizer(shared, live, false).await? {
-        Some(_) => shared.journal.end_delete(&live.name).await.map(|()| Flow::Settled),
-        None => Ok(Flow::After(CHANGED_AGAIN)),
+    shared.tell(
+        &Subject::volume(live),
+        true,
+        "VolumeFailedDelete",
+        ABOUT_VOLUME,
+        failure.message().to_owned(),
+    );
+    warn!(pv = live.name, error = %chain(failure), "The PV goes, the data stays.");
+    // Before the patch: the watch may show its effect sooner than we see the reply.
+    shared.memory().let_go.insert(live.uid.clone());
+    drop_finalizer(shared, live).await
+}
+
+/// Nothing is left but our finalizer. Whatever else changes now (others take their own finalizers off, just then) makes
+/// no difference.
+async fn drop_finalizer(shared: &Shared, live: &VolumeView) -> Result<Flow> {
+    if shared.api.drop_finalizer(live).await?.is_none()
+        && shared.api.volume(&live.name).await?.is_some_and(|there| there.uid == live.uid)
+    {
+        return Ok(Flow::After(CHANGED_AGAIN));
     }
+    shared.journal.end_delete(&live.name).await?;
+    Ok(Flow::Settled)
 }
 
 async fn gone(shared: &Shared, live: &VolumeView, started: Instant) -> Result<Flow> {
-    // A conflict here is common: others take their own finalizers off. The volume is gone, so only the finalizer is left.
-    if set_finalizer(shared, live, false).await?.is_none() && shared.api.volume(&live.name).await?.is_some() {
-        return Ok(Flow::After(Duration::from_millis(50)));
+    let flow = drop_finalizer(shared, live).await?;
+    if !flow.is_final() {
+        return Ok(flow);
     }
-    shared.journal.end_delete(&live.name).await?;
     shared.metrics.deleted(&live.class, started.elapsed());
     info!(pv = live.name, class = live.class, "Deleted.");
-    Ok(Flow::Settled)
+    Ok(flow)
 }
 
 async fn live_claim(shared: &Shared, live: &VolumeView) -> Result<Option<ClaimView>> {

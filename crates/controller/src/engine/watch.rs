@@ -55,7 +55,10 @@ async fn feed<T: Table>(
             _ = stop.wait_for(|stop| *stop) => return,
         };
         let Some(event) = event else { return };
-        shared.health.watch_progress(resource, tokio::time::Instant::now());
+        match &event {
+            Ok(_) => shared.health.watch_progress(resource, tokio::time::Instant::now()),
+            Err(_) => shared.health.watch_failed(resource),
+        }
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
@@ -190,7 +193,9 @@ impl Table for Volumes<'_> {
     }
 
     fn drop(&self, name: &String) {
-        self.0.world.drop_volume(name);
+        if let Some(left) = self.0.world.drop_volume(name) {
+            self.0.volume_left(name, &left);
+        }
         self.0.volume_changed(name);
     }
 
@@ -213,8 +218,9 @@ impl Table for Classes<'_> {
         match object.0 {
             Ok(class) => {
                 let view: ClassView = class.view();
+                let name = view.name.clone();
                 if self.0.world.put_class(view) == Change::Real {
-                    self.0.classes_changed();
+                    self.0.class_changed(&name);
                 }
             }
             Err(error) => undecodable("storageclasses", &error.metadata, &error.error),
@@ -253,7 +259,8 @@ pub(super) async fn run(shared: Arc<Shared>, client: Client, stop: watch::Receiv
         Some(node) => config().labels(&format!("{}={}", names::NODE_LABEL, names::node_hash(node))),
         None => config(),
     };
-    let volumes = watcher(Api::<DeserializeGuard<Volume>>::all(client.clone()), volume_config).default_backoff();
+    let volumes =
+        watcher(Api::<DeserializeGuard<Volume>>::all(client.clone()), volume_config).default_backoff();
     let volumes = feed("persistentvolumes", shared, Volumes(shared), volumes, stop.clone());
     let claims = async {
         let resource = "persistentvolumeclaims";

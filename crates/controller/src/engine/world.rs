@@ -2,11 +2,11 @@
 
 use crate::backend::{Backend, Envelope};
 use crate::decide::volume::{HandleState, concerns_us};
-use crate::decide::{ClaimGlance, ClaimView, ClassView, Identity, VolumeView, claim};
+use crate::decide::{ClaimGlance, ClaimView, ClassView, Identity, Rule, VolumeView, claim};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use volwright_provisioner::{ClaimUid, Key};
+use volwright_provisioner::{ClaimUid, Key, VolumeSource};
 
 /// A claim in the cache.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,12 +70,17 @@ impl CachedClaim {
 
 impl OurVolume {
     /// Reads the handle and compares it with the source.
-    pub fn new(backend: &dyn Backend, view: VolumeView) -> Self {
+    pub fn new(identity: &Identity, backend: &dyn Backend, view: VolumeView) -> Self {
+        let same = |source: &VolumeSource| {
+            *source == view.source || !identity.rules.holds(Rule::SourceMatchesHandle)
+        };
         let (handle, state) = match view.handle.as_deref() {
             None => (None, HandleState::Missing),
-            Some(text) => match Envelope::parse(text).and_then(|handle| Ok((backend.source(&handle)?, handle))) {
+            Some(text) => match Envelope::parse(text)
+                .and_then(|handle| Ok((backend.source(&handle)?, handle)))
+            {
                 Err(error) => (None, HandleState::Bad(error.to_string())),
-                Ok((source, handle)) if source == view.source => (Some(handle), HandleState::Good),
+                Ok((source, handle)) if same(&source) => (Some(handle), HandleState::Good),
                 Ok(_) => {
                     (None, HandleState::Bad("the PV's volume source is not the one of its handle".to_owned()))
                 }
@@ -90,7 +95,7 @@ impl CachedVolume {
     pub fn new(identity: &Identity, backend: &dyn Backend, view: VolumeView) -> Self {
         let keys = backend.alias_keys(&view.source);
         let uid = view.uid.clone();
-        let ours = OurVolume::new(backend, view);
+        let ours = OurVolume::new(identity, backend, view);
         let ours = concerns_us(identity, &ours.view, &ours.state).then_some(ours);
         Self { uid, ours, keys }
     }
@@ -149,12 +154,38 @@ impl World {
     /// Claims that wait for us.
     pub fn waiting_claims(&self, identity: &Identity) -> Vec<ClaimUid> {
         let claims = read(&self.claims);
-        claims.values().filter(|c| claim::concerns_us(identity, &c.glance)).map(|c| c.glance.uid.clone()).collect()
+        claims
+            .values()
+            .filter(|c| claim::concerns_us(identity, &c.glance))
+            .map(|c| c.glance.uid.clone())
+            .collect()
+    }
+
+    /// Claims that wait for us and name this class, or of which we do not know which they name.
+    pub fn waiting_claims_of(&self, identity: &Identity, class: &str) -> Vec<ClaimUid> {
+        let claims = read(&self.claims);
+        let names_it = |claim: &CachedClaim| {
+            claim.full.as_ref().is_none_or(|full| full.class.as_deref().unwrap_or_default() == class)
+        };
+        let waiting =
+            claims.values().filter(|c| claim::concerns_us(identity, &c.glance)).filter(|c| names_it(c));
+        waiting.map(|c| c.glance.uid.clone()).collect()
     }
 
     /// The uids of all claims.
     pub fn claim_uids(&self) -> Vec<ClaimUid> {
         read(&self.claims).keys().cloned().collect()
+    }
+
+    /// Claims ("namespace/name") that name this PV in `spec.volumeName`, but the one of `except`. Agents watch no specs
+    /// and so know of none.
+    pub fn claims_that_name(&self, volume: &str, except: &ClaimUid) -> Vec<String> {
+        let claims = read(&self.claims);
+        let glances = claims.values().map(|claim| &claim.glance);
+        glances
+            .filter(|glance| glance.volume_name.as_deref() == Some(volume) && glance.uid != *except)
+            .map(|glance| format!("{}/{}", glance.namespace, glance.name))
+            .collect()
     }
 
     /// A class was seen.
@@ -182,9 +213,9 @@ impl World {
         upsert(&self.volumes, name, volume, CachedVolume::says_the_same)
     }
 
-    /// A PV is gone, or no longer bears our label.
-    pub fn drop_volume(&self, name: &str) {
-        write(&self.volumes).remove(name);
+    /// A PV is gone, or no longer bears our label. Returns what it was.
+    pub fn drop_volume(&self, name: &str) -> Option<Arc<CachedVolume>> {
+        write(&self.volumes).remove(name)
     }
 
     /// The PV of this name.
@@ -206,6 +237,9 @@ impl World {
     pub fn aliases(&self, name: &str, keys: &[Key]) -> Vec<String> {
         let volumes = read(&self.volumes);
         let others = volumes.iter().filter(|(other, _)| *other != name);
-        crate::decide::volume::aliases(keys, others.map(|(other, volume)| (other.as_str(), volume.keys.as_slice())))
+        crate::decide::volume::aliases(
+            keys,
+            others.map(|(other, volume)| (other.as_str(), volume.keys.as_slice())),
+        )
     }
 }

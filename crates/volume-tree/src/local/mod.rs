@@ -3,16 +3,16 @@
 //! The kernel refuses what must not happen: each lookup is of one component, below its directory, without symbolic or
 //! magic links, within one mount. Calls block the thread, so they belong on one that may (`spawn_blocking`).
 
-mod errno;
-mod mounts;
-mod open;
+mod errno; // what Linux answers
+mod lock; // keeping a second agent out
+mod mounts; // the mount table
+mod open; // what may be a root
 
-pub use self::open::{LocalOptions, LockError, OpenError};
+pub use self::lock::LockError;
+pub use self::open::{LocalOptions, OpenError};
 
 use self::errno::{failed, failed_on_dir};
-use crate::{
-    Cursor, Entry, ErrorKind, FileKind, Name, Page, Space, Stat, Tree, TreeError, TreeResult,
-};
+use crate::{Cursor, Entry, ErrorKind, FileKind, Name, Page, Space, Stat, Tree, TreeError, TreeResult};
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, Uid, fchmod, fchown,
     fstat, fstatvfs, fsync, mkdirat, openat2, renameat, renameat_with, seek, statat, unlinkat,
@@ -154,7 +154,9 @@ impl Tree for LocalTree {
     async fn remove_dir(&self, dir: &OwnedFd, name: &Name) -> TreeResult<()> {
         let removed = unlinkat(dir, name.as_bytes(), AtFlags::REMOVEDIR);
         // POSIX lets a file system say EXIST for a directory with entries.
-        removed.map_err(|e| if e == Errno::EXIST { Errno::NOTEMPTY } else { e }).map_err(failed("remove", name))
+        removed
+            .map_err(|e| if e == Errno::EXIST { Errno::NOTEMPTY } else { e })
+            .map_err(failed("remove", name))
     }
 
     async fn read_file(&self, dir: &OwnedFd, name: &Name, limit: usize) -> TreeResult<Vec<u8>> {
@@ -181,7 +183,9 @@ impl Tree for LocalTree {
         let mut file = File::from(fd);
         let written = file.write_all(bytes).and_then(|()| file.sync_all());
         let renamed = match written {
-            Ok(()) => renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(failed("rename", name)),
+            Ok(()) => {
+                renameat(dir, temporary.as_bytes(), dir, name.as_bytes()).map_err(failed("rename", name))
+            }
             Err(source) => Err(io_failed("write", name, source)),
         };
         if renamed.is_err() {

@@ -40,7 +40,11 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let (part, point) = (fields.nth(3)?, fields.next()?);
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mount { part: unescape(part), point: unescape(point), kind: String::from_utf8_lossy(kind).into_owned() })
+    Some(Mount {
+        part: unescape(part),
+        point: unescape(point),
+        kind: String::from_utf8_lossy(kind).into_owned(),
+    })
 }
 
 /// Space, tab, newline and backslash are written as a backslash and three octal digits.

@@ -1,14 +1,12 @@
-//! Opening a root on a local disk, and keeping a second agent out.
+//! Opening a root on a local disk.
 
-use super::{LocalTree, TEMPORARY, mounts, open_below, open_dir};
+use super::{LocalTree, mounts, open_dir};
 use crate::layout;
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, ResolveFlags, fchmod, flock, fstat, fstatfs, ftruncate, openat2, stat,
-    statat, unlinkat,
+    AtFlags, CWD, Mode, OFlags, RawDir, ResolveFlags, fchmod, fstat, fstatfs, openat2, stat, statat,
 };
 use rustix::io::Errno;
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
@@ -32,7 +30,7 @@ pub enum OpenError {
     #[error("{0:?} is no absolute path without \"..\"; write it in full")]
     NotAbsolute(PathBuf),
     /// There is nothing.
-    #[error("{0:?} does not exist; mount the disk, make the directory, or let `--init-root {}` make it", .0.display())]
+    #[error("{0:?} does not exist; mount the disk, make the directory, or let --init-root make it")]
     Missing(PathBuf),
     /// A link on the way: the path in the PV would be another one than the one we guard.
     #[error("{path:?} is, or goes through, a symbolic link; give the real path{}", real.as_ref().map(|r| format!(" {}", r.display())).unwrap_or_default())]
@@ -49,7 +47,9 @@ pub enum OpenError {
     #[error("no file system of its own is mounted at {0:?}, and a mount is required; is the disk mounted?")]
     NotMounted(PathBuf),
     /// tmpfs or ramfs.
-    #[error("{0:?} is on a file system that a reboot empties; choose a disk, or allow it with --allow-volatile")]
+    #[error(
+        "{0:?} is on a file system that a reboot empties; choose a disk, or allow it with --allow-volatile"
+    )]
     Volatile(PathBuf),
     /// A root inside a root.
     #[error("{path:?} lies inside {outer:?}, which is a root already; roots must not contain each other")]
@@ -60,7 +60,9 @@ pub enum OpenError {
         outer: PathBuf,
     },
     /// Others could forge our records.
-    #[error("{0:?} can be changed by others than us: chown it to the agent's user and chmod it to 0700, after a look at who changed it")]
+    #[error(
+        "{0:?} can be changed by others than us: chown it to the agent's user and chmod it to 0700, after a look at who changed it"
+    )]
     Untrusted(PathBuf),
     /// Anything else.
     #[error("failed to open {path:?}")]
@@ -78,31 +80,17 @@ impl OpenError {
         let text = match &self {
             Self::NotAbsolute(_) | Self::Link { .. } | Self::NotADirectory(_) => "is no directory of its own",
             Self::Missing(_) => "does not exist on the node; is the disk mounted?",
-            Self::NotMounted(_) => "is not mounted on the node, and a mount is required; is the disk mounted?",
+            Self::NotMounted(_) => {
+                "is not mounted on the node, and a mount is required; is the disk mounted?"
+            }
             Self::Volatile(_) => "is on a file system that a reboot empties",
             Self::InsideRoot { .. } => "lies inside another root",
             Self::Untrusted(_) => "has records that others could change",
             Self::Io { .. } => "cannot be opened",
         };
-        Failure::unavailable(format!("the root {text}; the agent's log and `doctor` have its path")).caused_by(self)
+        Failure::unavailable(format!("the root {text}; the agent's log and `doctor` have its path"))
+            .caused_by(self)
     }
-}
-
-/// Why a root could not be locked.
-#[derive(Debug, Error)]
-pub enum LockError {
-    /// Somebody has it.
-    #[error(
-        "another agent ({holder}) serves this root already: stop it, or give each agent a root of its own; \
-         the lock goes with its process, so never delete the lock file"
-    )]
-    Held {
-        /// What it wrote into the lock file.
-        holder: String,
-    },
-    /// Anything else.
-    #[error("failed to lock the root")]
-    Io(#[from] io::Error),
 }
 
 impl LocalTree {
@@ -129,7 +117,9 @@ impl LocalTree {
     pub fn make_root(path: &Path) -> Result<(), OpenError> {
         let path = plain(path)?;
         match std::fs::create_dir(&path) {
-            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => Err(OpenError::Io { path, source }),
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                Err(OpenError::Io { path, source })
+            }
             Ok(()) => {
                 let root = open_root(&path)?;
                 fchmod(&root, Mode::RWXU).map_err(|e| OpenError::Io { path, source: e.into() })
@@ -169,7 +159,7 @@ impl LocalTree {
     /// mount of their own, not through the root. A root that has something in it is left as it is.
     pub fn close_if_empty(&self) -> io::Result<()> {
         let (mode, ours) = self.access()?;
-        if !ours || mode & 0o077 == 0 {
+        if !ours || mode == 0o700 {
             return Ok(());
         }
         let listing = open_dir(&self.root, b".")?;
@@ -181,53 +171,6 @@ impl LocalTree {
             }
         }
         Ok(fchmod(&self.root, Mode::RWXU)?)
-    }
-
-    /// Keeps a second agent out of this root for as long as this tree lives. The root must have its identity already.
-    /// Files that a crash left half written are removed.
-    pub fn lock(&self, holder: &str) -> Result<(), LockError> {
-        let own = open_dir(&self.root, layout::OWN.as_bytes()).map_err(io::Error::from)?;
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK;
-        let fd = open_below(&own, b"lock", flags, Mode::RUSR | Mode::WUSR).map_err(io::Error::from)?;
-        let mut file = File::from(fd);
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let mut text = String::new();
-                let read = (&mut file).take(200).read_to_string(&mut text);
-                let holder = read.ok().map(|_| text.trim().to_owned()).filter(|text| !text.is_empty());
-                return Err(LockError::Held { holder: holder.unwrap_or_else(|| "unknown".to_owned()) });
-            }
-            Err(other) => return Err(io::Error::from(other).into()),
-        }
-        // Only the lock itself keeps anybody out; the text helps who looks for the other agent.
-        ftruncate(&file, 0).map_err(io::Error::from)?;
-        writeln!(file, "process {} of {holder}", std::process::id())?;
-        self.sweep_temporaries(&own)?;
-        self.lock.set(OwnedFd::from(file)).ok();
-        Ok(())
-    }
-
-    fn sweep_temporaries(&self, own: &OwnedFd) -> io::Result<()> {
-        for dir in [&b"."[..], b"records", b"parents"] {
-            let dir = match open_dir(own, dir) {
-                Err(Errno::NOENT) => continue,
-                result => result?,
-            };
-            let mut buffer = Vec::with_capacity(super::LIST_BUFFER);
-            let mut left = Vec::new();
-            let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
-            while let Some(entry) = entries.next() {
-                let entry = entry?;
-                if entry.file_name().to_bytes().starts_with(TEMPORARY.as_bytes()) {
-                    left.push(entry.file_name().to_owned());
-                }
-            }
-            for name in left {
-                unlinkat(&dir, name.as_c_str(), AtFlags::empty())?;
-            }
-        }
-        Ok(())
     }
 
     /// Nobody else may be able to write our records: they say what may be deleted.
@@ -246,7 +189,8 @@ impl LocalTree {
 
 /// An absolute path without `..`, written in one way only.
 fn plain(path: &Path) -> Result<PathBuf, OpenError> {
-    let proper = path.is_absolute() && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
+    let proper = path.is_absolute()
+        && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)));
     let plain: PathBuf = path.components().collect();
     if proper && plain.parent().is_some() { Ok(plain) } else { Err(OpenError::NotAbsolute(path.to_owned())) }
 }
@@ -274,7 +218,11 @@ fn outer_root(path: &Path) -> Option<PathBuf> {
 fn is_volatile(root: &OwnedFd) -> Result<bool, Errno> {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
-    #[allow(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "widths and signs differ between architectures; magic numbers have 32 bits")]
+    #[allow(
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "widths and signs differ between architectures; magic numbers have 32 bits"
+    )]
     let kind = fstatfs(root)?.f_type as u64 & 0xffff_ffff;
     Ok(kind == TMPFS || kind == RAMFS)
 }

@@ -1,0 +1,262 @@
+//! The agent's binary against a real API server, controller manager and scheduler.
+
+mod cluster;
+
+use cluster::{A_WHILE, Corner};
+use serde_json::{Value, json};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use tokio::time::sleep;
+
+fn name(object: &Value) -> String {
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn a_pod_gets_a_directory_of_its_own_and_it_goes_with_the_claim() {
+    let corner = Corner::new("way").await;
+    let mut agent = corner.agent();
+    let class =
+        corner.class("plain", &json!({ "parameters": { "mode": "0750" }, "mountOptions": ["noatime"] }));
+    corner.claim("data", &class, &json!({}));
+    let volume = corner.bound("data").await;
+    let directory = Corner::directory(&volume);
+    assert!(directory.starts_with(&corner.disk), "{directory:?}");
+    let metadata = std::fs::metadata(&directory).expect("the directory");
+    assert_eq!(metadata.permissions().mode() & 0o7777, 0o750);
+    assert_eq!(metadata.uid(), std::fs::metadata(&corner.disk).expect("the disk").uid());
+    let affinity = &volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0];
+    let hostname = format!("host-of-{}", corner.name);
+    assert_eq!(affinity, &json!({ "key": "kubernetes.io/hostname", "operator": "In", "values": [hostname] }));
+    assert_eq!(volume["metadata"]["annotations"]["volwright.io/node-name"], corner.name.as_str());
+    assert_eq!(volume["spec"]["mountOptions"], json!(["noatime"]));
+    std::fs::write(directory.join("file"), "data").expect("a pod writes");
+    corner.remove("data");
+    corner.gone(&name(&volume)).await;
+    assert!(!directory.exists(), "the directory goes with its claim");
+    assert!(agent.terminate().success(), "SIGTERM ends it with 0: {}", agent.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn an_immediate_class_is_refused_with_the_reason_although_no_node_is_asked() {
+    let corner = Corner::new("immediate").await;
+    let _agent = corner.agent();
+    let class = corner.class("now", &json!({ "volumeBindingMode": "Immediate" }));
+    corner.claim("data", &class, &json!({}));
+    corner.event("data", &["Warning ProvisioningFailed", "Immediate", "WaitForFirstConsumer"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn a_claim_that_cannot_be_served_is_told_why() {
+    let corner = Corner::new("refused").await;
+    let _agent = corner.agent();
+    let plain = corner.class("plain", &json!({}));
+    let typo = corner.class("typo", &json!({ "parameters": { "onDelte": "retain" } }));
+    let by_label =
+        corner.class("label", &json!({ "parameters": { "pathPattern": "${pvc.annotations['dir']}" } }));
+    let huge = json!({ "spec": { "resources": { "requests": { "storage": "4Ei" } } } });
+    corner.claim("many", &plain, &json!({ "spec": { "accessModes": ["ReadWriteMany"] } }));
+    corner.claim("block", &plain, &json!({ "spec": { "volumeMode": "Block" } }));
+    corner.claim("typo", &typo, &json!({}));
+    corner.claim("huge", &plain, &huge);
+    corner.claim("escape", &by_label, &json!({ "metadata": { "annotations": { "dir": "../../etc" } } }));
+    corner.claim("dots", &by_label, &json!({ "metadata": { "annotations": { "dir": ".." } } }));
+    corner.claim("ours", &by_label, &json!({ "metadata": { "annotations": { "dir": ".VOLWRIGHT" } } }));
+    corner.claim("control", &by_label, &json!({ "metadata": { "annotations": { "dir": "a\u{1}b" } } }));
+    corner.event("many", &["Warning ProvisioningFailed", "ReadWriteMany", "offers ReadWriteOnce"]).await;
+    corner.event("block", &["Warning ProvisioningFailed", "does not offer volumeMode Block"]).await;
+    corner.event("typo", &["Warning ProvisioningFailed", "unknown field `onDelte`", "pathPattern"]).await;
+    corner.event("huge", &["Warning ProvisioningFailed"]).await;
+    corner.event("escape", &["Warning ProvisioningFailed", "has a slash"]).await;
+    corner.event("dots", &["Warning ProvisioningFailed", "leave its place"]).await;
+    corner.event("ours", &["Warning ProvisioningFailed", "kept for the provisioner"]).await;
+    corner.event("control", &["Warning ProvisioningFailed", "control character"]).await;
+    let made: Vec<_> = std::fs::read_dir(&corner.disk)
+        .expect("the disk")
+        .filter_map(|entry| entry.ok().map(|entry| entry.file_name()))
+        .filter(|entry| entry != ".volwright")
+        .collect();
+    assert!(made.is_empty(), "nothing was made: {made:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn a_disk_that_is_not_mounted_deletes_and_creates_nothing() {
+    let corner = Corner::new("unmounted").await;
+    let _agent = corner.agent();
+    let class = corner.class("plain", &json!({}));
+    corner.claim("old", &class, &json!({}));
+    let volume = corner.bound("old").await;
+    // What an unmounted disk looks like: the mount point is there, and empty.
+    let (disk, away) = (corner.disk.clone(), corner.disk.with_file_name("away"));
+    std::fs::rename(&disk, &away).expect("the disk goes");
+    std::fs::create_dir(&disk).expect("the bare mount point");
+    corner.remove("old");
+    corner.claim("new", &class, &json!({}));
+    corner.event("new", &["Warning ProvisioningFailed"]).await;
+    corner.event(&name(&volume), &["Warning VolumeFailedDelete"]).await;
+    sleep(A_WHILE).await;
+    assert!(!corner.get("pv", &name(&volume)).is_null(), "the PV waits for its disk");
+    assert_eq!(
+        std::fs::read_dir(&disk).expect("the mount point").count(),
+        0,
+        "nothing is made on the bare mount point"
+    );
+    std::fs::remove_dir(&disk).expect("the bare mount point goes");
+    std::fs::rename(&away, &disk).expect("the disk comes back");
+    corner.gone(&name(&volume)).await;
+    assert!(!Corner::directory(&volume).exists());
+    corner.bound("new").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn a_directory_that_another_pv_names_is_kept() {
+    let corner = Corner::new("alias").await;
+    let _agent = corner.agent();
+    let class = corner.class("plain", &json!({}));
+    corner.claim("data", &class, &json!({}));
+    let volume = corner.bound("data").await;
+    let directory = Corner::directory(&volume);
+    let foreign = format!("{}-foreign", corner.name);
+    // A parent of ours, by hand, without any label: our own watch never shows it.
+    corner.apply(&json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": { "name": foreign },
+        "spec": {
+            "capacity": { "storage": "1Gi" },
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": { "path": directory.parent().map(Path::to_owned) },
+        },
+    }));
+    std::fs::write(directory.join("file"), "data").expect("a pod writes");
+    corner.remove("data");
+    corner.event(&name(&volume), &["Warning VolumeFailedDelete", &foreign]).await;
+    sleep(A_WHILE).await;
+    assert!(directory.join("file").exists(), "what another PV names is kept");
+    corner.kubectl(&["delete", "pv", &foreign]);
+    corner.gone(&name(&volume)).await;
+    assert!(!directory.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn a_label_that_somebody_takes_off_is_put_back() {
+    let corner = Corner::new("label").await;
+    let _agent = corner.agent();
+    let class = corner.class("plain", &json!({}));
+    corner.claim("data", &class, &json!({}));
+    let pv = name(&corner.bound("data").await);
+    corner.kubectl(&["label", "pv", &pv, "volwright.io/node-"]);
+    corner
+        .until("the label is back", || {
+            let volume = corner.get("pv", &pv);
+            let label = volume["metadata"]["labels"]["volwright.io/node"].clone();
+            if label.is_string() { Ok(()) } else { Err(volume.to_string()) }
+        })
+        .await;
+    corner.event(&pv, &["Warning VolumeRepaired"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn each_agent_serves_its_own_node_and_no_other() {
+    let corner = Corner::new("two").await;
+    let other = format!("{}-other", corner.name);
+    corner.node(&other);
+    // The claim's pod can only go to `other`, whose agent does not run yet.
+    corner.kubectl(&["cordon", &corner.name]);
+    let _here = corner.agent();
+    let class = corner.class("plain", &json!({}));
+    corner.claim("data", &class, &json!({}));
+    sleep(A_WHILE).await;
+    assert_ne!(corner.get("pvc", "data")["status"]["phase"], "Bound", "nobody serves another's node");
+    let second = Corner { disk: corner.disk.with_file_name("disk-of-other"), ..corner };
+    std::fs::create_dir(&second.disk).expect("a disk");
+    let _there = second.agent_with(&other, &[]);
+    let volume = second.bound("data").await;
+    assert!(Corner::directory(&volume).starts_with(&second.disk));
+    assert_eq!(volume["metadata"]["annotations"]["volwright.io/node-name"], other.as_str());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn retained_data_stays_and_its_manifest_brings_it_back() {
+    let corner = Corner::new("retain").await;
+    let _agent = corner.agent();
+    let class = corner.class("keep", &json!({ "parameters": { "onDelete": "retain" } }));
+    corner.claim("data", &class, &json!({}));
+    let volume = corner.bound("data").await;
+    let directory = Corner::directory(&volume);
+    std::fs::write(directory.join("file"), "data").expect("a pod writes");
+    corner.remove("data");
+    corner.gone(&name(&volume)).await;
+    assert!(directory.join("file").exists());
+    let event = corner.event(&name(&volume), &["VolumeRetained"]).await;
+    let manifest = event.split("apply:\n").nth(1).expect("a manifest");
+    let again: Value = serde_yaml::from_str(manifest).expect("YAML");
+    corner.apply(&again);
+    let back = corner.get("pv", &name(&volume));
+    assert_eq!(back["spec"]["local"], volume["spec"]["local"]);
+    assert_eq!(back["spec"]["persistentVolumeReclaimPolicy"], "Retain");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn an_agent_that_is_killed_and_started_again_goes_on() {
+    let corner = Corner::new("killed").await;
+    let class = corner.class("plain", &json!({}));
+    for round in 0..3 {
+        let agent = corner.agent();
+        for number in 0..4 {
+            corner.claim(&format!("data-{round}-{number}"), &class, &json!({}));
+        }
+        // At whatever it is doing now.
+        drop(agent);
+    }
+    let _agent = corner.agent();
+    let mut directories = Vec::new();
+    for round in 0..3 {
+        for number in 0..4 {
+            directories.push(Corner::directory(&corner.bound(&format!("data-{round}-{number}")).await));
+        }
+    }
+    directories.sort();
+    directories.dedup();
+    assert_eq!(directories.len(), 12, "each claim has a directory of its own");
+    let mut found: Vec<_> = std::fs::read_dir(&corner.disk)
+        .expect("the disk")
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| !path.ends_with(".volwright"))
+        .collect();
+    found.sort();
+    assert_eq!(found, directories, "and there are no others");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn doctor_finds_the_setup_right_and_names_what_is_wrong() {
+    let corner = Corner::new("doctor").await;
+    let _class = corner.class("plain", &json!({}));
+    let fine = corner.command("doctor", &corner.name, &[]).output().expect("doctor runs");
+    let text = String::from_utf8_lossy(&fine.stdout).into_owned();
+    assert!(fine.status.success(), "{text}{}", String::from_utf8_lossy(&fine.stderr));
+    corner.class("typo", &json!({ "parameters": { "pathPatern": "x" } }));
+    let wrong = corner.command("doctor", &corner.name, &[]).output().expect("doctor runs");
+    let text = String::from_utf8_lossy(&wrong.stdout).into_owned();
+    assert_eq!(wrong.status.code(), Some(1), "{text}");
+    assert!(text.contains("pathPatern") && text.contains("pathPattern"), "{text}");
+    let restricted = corner.plane.client_for("nobody", &[]).expect("a user without rights");
+    let denied = corner
+        .command("doctor", &corner.name, &["--installation-id", "x"])
+        .arg("--kubeconfig")
+        .arg(restricted)
+        .output()
+        .expect("doctor runs");
+    let text = String::from_utf8_lossy(&denied.stdout).into_owned();
+    assert!(!denied.status.success() || text.contains("persistentvolumes"), "{text}");
+}
