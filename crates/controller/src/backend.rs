@@ -131,11 +131,10 @@ impl<P: Provisioner> Typed<P> {
     }
 
     fn parameters(map: &ParameterMap) -> Result<P::Parameters> {
-        parse_parameters(&without_engine_keys(map))
-            .map_err(|error| {
-                let also = format!("{ON_DELETE_PARAMETER} is known for every class");
-                Failure::invalid(format!("the storage class's parameters are refused: {error}; {also}"))
-            })
+        parse_parameters(&without_engine_keys(map)).map_err(|error| {
+            let also = format!("{ON_DELETE_PARAMETER} is known for every class");
+            Failure::invalid(format!("the storage class's parameters are refused: {error}; {also}"))
+        })
     }
 
     fn typed(request: &Request<ParameterMap>) -> Result<Request<P::Parameters>> {

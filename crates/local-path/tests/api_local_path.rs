@@ -4,6 +4,7 @@ mod cluster;
 
 use cluster::{A_WHILE, Corner};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use tokio::time::sleep;
@@ -169,14 +170,13 @@ async fn each_agent_serves_its_own_node_and_no_other() {
     let other = format!("{}-other", corner.name);
     corner.node(&other);
     // The claim's pod can only go to `other`, whose agent does not run yet.
-    corner.kubectl(&["cordon", &corner.name]);
+    corner.kubectl(&["label", "node", &corner.name, "test-"]);
     let _here = corner.agent();
     let class = corner.class("plain", &json!({}));
     corner.claim("data", &class, &json!({}));
     sleep(A_WHILE).await;
     assert_ne!(corner.get("pvc", "data")["status"]["phase"], "Bound", "nobody serves another's node");
-    let second = Corner { disk: corner.disk.with_file_name("disk-of-other"), ..corner };
-    std::fs::create_dir(&second.disk).expect("a disk");
+    let second = corner.with_disk("disk-of-other");
     let _there = second.agent_with(&other, &[]);
     let volume = second.bound("data").await;
     assert!(Corner::directory(&volume).starts_with(&second.disk));
@@ -187,7 +187,7 @@ async fn each_agent_serves_its_own_node_and_no_other() {
 #[ignore = "needs the control plane: cargo xtask test"]
 async fn retained_data_stays_and_its_manifest_brings_it_back() {
     let corner = Corner::new("retain").await;
-    let _agent = corner.agent();
+    let agent = corner.agent();
     let class = corner.class("keep", &json!({ "parameters": { "onDelete": "retain" } }));
     corner.claim("data", &class, &json!({}));
     let volume = corner.bound("data").await;
@@ -197,7 +197,10 @@ async fn retained_data_stays_and_its_manifest_brings_it_back() {
     corner.gone(&name(&volume)).await;
     assert!(directory.join("file").exists());
     let event = corner.event(&name(&volume), &["VolumeRetained"]).await;
-    let manifest = event.split("apply:\n").nth(1).expect("a manifest");
+    let manifest = event
+        .split("kubectl create:\n")
+        .nth(1)
+        .unwrap_or_else(|| panic!("no manifest in {event}; the log: {}", agent.log()));
     let again: Value = serde_yaml::from_str(manifest).expect("YAML");
     corner.apply(&again);
     let back = corner.get("pv", &name(&volume));
@@ -241,7 +244,9 @@ async fn an_agent_that_is_killed_and_started_again_goes_on() {
 #[ignore = "needs the control plane: cargo xtask test"]
 async fn doctor_finds_the_setup_right_and_names_what_is_wrong() {
     let corner = Corner::new("doctor").await;
-    let _class = corner.class("plain", &json!({}));
+    corner.class("plain", &json!({}));
+    std::fs::set_permissions(&corner.disk, std::fs::Permissions::from_mode(0o700))
+        .expect("the disk is closed");
     let fine = corner.command("doctor", &corner.name, &[]).output().expect("doctor runs");
     let text = String::from_utf8_lossy(&fine.stdout).into_owned();
     assert!(fine.status.success(), "{text}{}", String::from_utf8_lossy(&fine.stderr));
@@ -250,13 +255,49 @@ async fn doctor_finds_the_setup_right_and_names_what_is_wrong() {
     let text = String::from_utf8_lossy(&wrong.stdout).into_owned();
     assert_eq!(wrong.status.code(), Some(1), "{text}");
     assert!(text.contains("pathPatern") && text.contains("pathPattern"), "{text}");
-    let restricted = corner.plane.client_for("nobody", &[]).expect("a user without rights");
+    let kubeconfig = corner.plane.client_for("nobody", &[]).expect("a user without rights");
     let denied = corner
-        .command("doctor", &corner.name, &["--installation-id", "x"])
-        .arg("--kubeconfig")
-        .arg(restricted)
+        .command_as("doctor", &corner.name, &kubeconfig, &["--installation-id", "x"])
         .output()
         .expect("doctor runs");
     let text = String::from_utf8_lossy(&denied.stdout).into_owned();
-    assert!(!denied.status.success() || text.contains("persistentvolumes"), "{text}");
+    assert_eq!(denied.status.code(), Some(1), "{text}");
+    assert!(text.contains("persistentvolumes") && text.contains("ClusterRole"), "{text}");
+}
+
+/// What doctor asks for is enough, and what a claim costs is known.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn an_agent_with_exactly_the_rights_that_doctor_lists_serves_claims_with_a_few_calls() {
+    const CLAIMS: usize = 10;
+    let corner = Corner::new("calls").await;
+    let kubeconfig = corner.user_with_required_access();
+    let mut agent = corner.agent_as(&corner.name, &kubeconfig, &[]);
+    let class = corner.class("plain", &json!({}));
+    for number in 0..CLAIMS {
+        corner.claim(&format!("data-{number}"), &class, &json!({}));
+    }
+    let mut volumes = Vec::new();
+    for number in 0..CLAIMS {
+        volumes.push(name(&corner.bound(&format!("data-{number}")).await));
+    }
+    let served = corner.calls();
+    for number in 0..CLAIMS {
+        corner.remove(&format!("data-{number}"));
+    }
+    for volume in &volumes {
+        corner.gone(volume).await;
+    }
+    assert!(agent.terminate().success(), "{}", agent.log());
+    let all = corner.calls();
+    println!("{CLAIMS} claims served: {served:#?}\nand deleted, all calls: {all:#?}");
+    let count = |calls: &BTreeMap<String, usize>, call: &str| calls.get(call).copied().unwrap_or_default();
+    assert_eq!(count(&all, "create persistentvolumes"), CLAIMS);
+    assert_eq!(count(&all, "delete persistentvolumes"), CLAIMS);
+    assert_eq!(
+        count(&all, "patch persistentvolumes"),
+        CLAIMS,
+        "the finalizer goes, and nothing else is written"
+    );
+    assert!(!all.keys().any(|call| call.ends_with("pods") || call.ends_with("secrets")), "{all:?}");
 }

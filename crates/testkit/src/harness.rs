@@ -167,7 +167,10 @@ where
             if expected(&value) {
                 return value;
             }
-            assert!(Instant::now() < deadline, "{caller}: not within {limit:?}: {what}; last seen: {value:#?}");
+            assert!(
+                Instant::now() < deadline,
+                "{caller}: not within {limit:?}: {what}; last seen: {value:#?}"
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use volwright_provisioner::{
-    AccessMode, Binding, Capabilities, Class, CsiSource, Failure, InventoryItem, Key, Mark, MarkState, Observed, Pattern,
-    Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result, SharedContext, Topology, Until,
-    VolumeMode, VolumeSource,
+    AccessMode, Binding, Capabilities, Class, CsiSource, Failure, InventoryItem, Key, Mark, MarkState,
+    Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
+    SharedContext, Topology, Until, VolumeMode, VolumeSource,
 };
 
 /// Connects by itself to nothing: tests make it with [`Memory::new`].
@@ -198,8 +198,14 @@ impl Memory {
     }
 
     /// Runs one call: counts it, plays the next trick, looks for the root.
-    async fn call<T>(&self, op: &'static str, path: &str, work: impl FnOnce(&mut Tables) -> Result<T>) -> Result<T> {
-        self.call_or(op, path, work, |_| Err(Failure::unknown("scripted: pending where nothing can pend"))).await
+    async fn call<T>(
+        &self,
+        op: &'static str,
+        path: &str,
+        work: impl FnOnce(&mut Tables) -> Result<T>,
+    ) -> Result<T> {
+        self.call_or(op, path, work, |_| Err(Failure::unknown("scripted: pending where nothing can pend")))
+            .await
     }
 
     async fn call_or<T>(
@@ -324,7 +330,11 @@ impl Provisioner for Memory {
         .await
     }
 
-    async fn provision(&self, request: &Request<Parameters>, handle: &Handle) -> Result<Progress<Provisioned<Handle>>> {
+    async fn provision(
+        &self,
+        request: &Request<Parameters>,
+        handle: &Handle,
+    ) -> Result<Progress<Provisioned<Handle>>> {
         let make = |tables: &mut Tables| {
             let fresh = StoredVolume {
                 mark: Some(request.mark.with_state(MarkState::Unpublished)),
@@ -338,7 +348,11 @@ impl Provisioner for Memory {
                 None if !volume.written => volume.mark = Some(request.mark.clone()),
                 _ => return Err(Failure::not_ours("the volume's place is taken")),
             }
-            Ok(Progress::Done(Provisioned { handle: handle.clone(), size: volume.size, topology: Topology::new() }))
+            Ok(Progress::Done(Provisioned {
+                handle: handle.clone(),
+                size: volume.size,
+                topology: Topology::new(),
+            }))
         };
         self.call_or("provision", &handle.path, make, pending).await
     }
@@ -346,7 +360,9 @@ impl Provisioner for Memory {
     async fn delete(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
         let remove = |tables: &mut Tables| match tables.volumes.get(&handle.path) {
             None => Ok(Progress::Done(())),
-            Some(volume) if !volume.users.is_empty() => Err(Failure::blocked(Until::Unused, "the volume is used")),
+            Some(volume) if !volume.users.is_empty() => {
+                Err(Failure::blocked(Until::Unused, "the volume is used"))
+            }
             Some(volume) if volume.mark.as_ref().is_some_and(|found| found.same_owner(mark)) => {
                 tables.volumes.remove(&handle.path);
                 Ok(Progress::Done(()))

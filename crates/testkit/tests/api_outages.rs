@@ -14,16 +14,17 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, MutexGuard, broadcast, watch};
 use tokio::time::{Instant, sleep};
+use volwright_controller::client::Clients;
 use volwright_controller::names;
 use volwright_lab::control_plane::{Component, ControlPlane, Options as ControlPlaneOptions};
 use volwright_provisioner::MarkState;
 use volwright_testkit::harness::eventually;
-use volwright_testkit::{Harness, Options, Trick};
+use volwright_testkit::{Harness, Options, Store, Trick};
 
 /// After an outage everything may come with the watches' longest backoff, and on two cores.
 const RECOVERY: Duration = Duration::from_secs(120);
@@ -130,7 +131,12 @@ async fn an_api_server_away_for_a_minute_under_load_costs_nothing_but_the_minute
     engine.health.alive().expect("waiting is not being stuck");
     plane.start_api_server().await.expect("started");
     let back = Instant::now();
+    eventually("it is ready", RECOVERY, || async { engine.health.ready() }, Result::is_ok).await;
+    eprintln!("ready again after 60 s without API server: {:?}", back.elapsed());
     creator.await.expect("all are created");
+    let look = || async { world.store.volumes().len() };
+    eventually("100 volumes are made", RECOVERY, look, |made| *made == 100).await;
+    eprintln!("all volumes made: {:?}", back.elapsed());
     all_bound(&world, 100, RECOVERY).await;
     eprintln!("recovery after 60 s without API server, 100 claims around it: {:?}", back.elapsed());
     for number in 0..100 {
@@ -404,5 +410,35 @@ async fn workers_bound_what_runs_at_once() {
     eventually("all PVs are gone", RECOVERY, || ours(&world), Vec::is_empty).await;
     let most = world.store.most_running();
     assert!(most <= 4, "{most} calls at once while deleting");
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_refused_with_status_410_lists_again() {
+    // The API server tells of a forgotten place in an event of the watch; others, and proxies, by refusing the watch.
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&lists);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let watches = request.uri().query().is_some_and(|query| query.contains("watch"));
+        if !watches && request.uri().path().ends_with("persistentvolumes") {
+            counter.fetch_add(1, Ordering::SeqCst);
+        }
+        let (code, answer) = if watches {
+            let refusal = json!({ "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old" });
+            (410, refusal)
+        } else {
+            (
+                200,
+                json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": "100" }, "items": [] }),
+            )
+        };
+        let body = kube::client::Body::from(answer.to_string().into_bytes());
+        let answer = http::Response::builder().status(code).body(body);
+        async move { answer }
+    });
+    let clients = Clients::same(kube::Client::new(service, "default"));
+    let engine = Harness::start(&Options::central("fake"), "server", clients, Store::default());
+    let look = || async { lists.load(Ordering::SeqCst) };
+    eventually("it lists again and again", SOON, look, |lists| *lists >= 4).await;
     engine.stop().await;
 }

@@ -319,10 +319,10 @@ async fn policy_turned_to_retain_between_the_fence_and_the_delete_keeps_the_data
     // Each question takes so long that the policy turns while the last one before the delete is asked.
     world.store.always("observe", Trick::Slow(Duration::from_secs(2)));
     world.delete_claim("data").await;
-    world.volume_is("fenced", &pv, |v| terminating(v)).await;
+    world.volume_is("fenced", &pv, terminating).await;
     turn_to_retain(&world, &pv).await;
     world.gone(&pv).await;
-    world.event(&uid(&volume), &["Normal VolumeRetained", "apiVersion: v1"]).await;
+    world.event(&uid(&volume), &["Normal VolumeRetained", "kind: PersistentVolume"]).await;
     kept(&world, &path).await;
     assert_eq!(world.store.volumes()[&path].mark.as_ref().map(|mark| mark.state), Some(MarkState::Retained));
     engine.stop().await;
@@ -348,7 +348,7 @@ async fn policy_turned_to_retain_while_a_delete_is_retried_stops_it() {
         turn_to_retain(&world, &pv).await;
         world.gone(&pv).await;
         world.store.never("delete");
-        world.event(&uid(&volume), &["Normal VolumeRetained", "apiVersion: v1"]).await;
+        world.event(&uid(&volume), &["Normal VolumeRetained", "kind: PersistentVolume"]).await;
         let calls = world.store.count("delete", &path);
         a_while().await;
         assert_eq!(world.store.count("delete", &path), calls, "{claim}: no delete after the turn");
@@ -386,7 +386,7 @@ async fn a_pv_given_to_another_driver_during_its_delete_is_left_alone() {
     let pv = name(&volume);
     world.store.always("observe", Trick::Slow(Duration::from_secs(2)));
     world.delete_claim("data").await;
-    world.volume_is("fenced", &pv, |v| terminating(v)).await;
+    world.volume_is("fenced", &pv, terminating).await;
     let given = json!({ "metadata": { "annotations": { (names::PROVISIONED_BY): "nfs.csi.k8s.io" } } });
     world.patch_volume(&pv, given).await;
     kept(&world, &path).await;

@@ -154,8 +154,8 @@ async fn a_retain_pv_deleted_by_hand_is_recorded_and_its_manifest_brings_it_back
     world.delete_volume(&pv).await;
     world.gone(&pv).await;
     retained(&world, &path).await;
-    let event = world.event(&pv_uid, &["Normal VolumeRetained", "apiVersion: v1"]).await;
-    let (_, manifest) = event.split_once("apply:\n").expect("a manifest");
+    let event = world.event(&pv_uid, &["Normal VolumeRetained", "kind: PersistentVolume"]).await;
+    let (_, manifest) = event.split_once("kubectl create:\n").expect("a manifest");
     world.apply(manifest).await;
     world.volume_is("comes back", &pv, |v| phase(v) == "Available").await;
     world.claim("again", &class, json!({ "spec": { "volumeName": pv } })).await;
@@ -177,11 +177,11 @@ async fn a_bound_retain_pv_deleted_by_hand_is_recorded_when_it_goes() {
     let (volume, path) = world.made("data", &class).await;
     let pv = name(&volume);
     world.delete_volume(&pv).await;
-    world.volume_is("terminating", &pv, |v| terminating(v)).await;
+    world.volume_is("terminating", &pv, terminating).await;
     world.delete_claim("data").await;
     world.gone(&pv).await;
     retained(&world, &path).await;
-    world.event(&uid(&volume), &["Normal VolumeRetained", "apiVersion: v1"]).await;
+    world.event(&uid(&volume), &["Normal VolumeRetained", "kind: PersistentVolume"]).await;
     engine.stop().await;
 }
 
@@ -202,7 +202,7 @@ async fn an_available_pv_deleted_by_hand_keeps_its_data() {
     world.delete_volume(&pv).await;
     world.gone(&pv).await;
     retained(&world, &path).await;
-    let event = world.event(&uid(&volume), &["Normal VolumeRetained", "apiVersion: v1"]).await;
+    let event = world.event(&uid(&volume), &["Normal VolumeRetained", "kind: PersistentVolume"]).await;
     a_while().await;
     let all = world.events(&uid(&volume)).await;
     assert_eq!(
@@ -455,7 +455,7 @@ async fn an_attached_csi_volume_waits_for_its_detach() {
         .await;
     let seen = world.store.count("observe", &path);
     world.delete_claim("data").await;
-    world.volume_is("fenced", &pv, |v| terminating(v)).await;
+    world.volume_is("fenced", &pv, terminating).await;
     called(&world, "observe", &path, seen + 5).await;
     assert_eq!(world.store.count("delete", &path), 0);
     let attachments: kube::Api<k8s_openapi::api::storage::v1::VolumeAttachment> =

@@ -177,7 +177,7 @@ async fn mark_retained(shared: &Shared, view: &VolumeView, handle: &Envelope) ->
 fn tell_retained(shared: &Shared, view: &VolumeView) {
     let manifest = manifest(view);
     info!(pv = view.name, manifest, "Kept the data of a deleted PV; the manifest brings it back.");
-    let mut note = format!("data kept; to bring it back apply:\n{manifest}");
+    let mut note = format!("data kept; to restore, kubectl create:\n{manifest}");
     if note.len() > NOTE_MAX {
         "data kept; the manifest that brings the PV back is in the provisioner's log".clone_into(&mut note);
     }

@@ -1,6 +1,7 @@
 //! The watches: from the API server's events to [`World`], and from what changed to the queues.
 
 use crate::decide::ClassView;
+use crate::decide::retry::Backoff;
 use crate::names;
 use crate::objects::{Claim, Class, Volume, glance};
 use futures::{Stream, StreamExt, pin_mut};
@@ -12,16 +13,20 @@ use kube::{Api, Client, Resource, ResourceExt};
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 use volwright_provisioner::ClaimUid;
 
-use super::Shared;
 use super::world::{CachedClaim, CachedVolume, Change};
+use super::{Shared, jittered};
 
 /// Load balancers drop idle connections after 240 s and more, often without a word. Below that, the server ends a watch
 /// before they do.
 const WATCH_SECONDS: u32 = 220;
+
+/// After a failed watch or list.
+const WATCH_BACKOFF: Backoff = Backoff { base: Duration::from_millis(800), max: Duration::from_secs(10) };
 
 fn config() -> watcher::Config {
     watcher::Config::default().any_semantic().timeout(WATCH_SECONDS)
@@ -38,23 +43,63 @@ trait Table: Send + Sync {
     fn known(&self) -> Vec<Self::Key>;
 }
 
+/// Delays after failures of a watch: growing, and capped lower than kube's, whose gaps reach a minute. A claim made just
+/// after an outage waits for the last of them.
+struct Delays {
+    failures: u32,
+}
+
+impl Iterator for Delays {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.failures = self.failures.saturating_add(1);
+        Some(jittered(WATCH_BACKOFF.delay(self.failures)))
+    }
+}
+
+impl kube::runtime::utils::Backoff for Delays {
+    fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
 /// Feeds a table from a watch until told to stop. `synced` turns true after the first complete list.
-async fn feed<T: Table>(
+///
+/// When the API server has forgotten our place in its history, the watch is made anew, which lists at once: kube's own
+/// does so only if it is told in an event, and for ever asks for the same place where the watch is refused with status 410.
+async fn feed<T: Table, S: Stream<Item = watcher::Result<Event<T::Object>>> + Send>(
     resource: &'static str,
     shared: &Shared,
     table: T,
-    events: impl Stream<Item = watcher::Result<Event<T::Object>>> + Send,
+    watch: impl Fn() -> S,
     mut stop: watch::Receiver<bool>,
 ) {
+    while follow(resource, shared, &table, watch().backoff(Delays { failures: 0 }), &mut stop).await {
+        tokio::select! {
+            () = tokio::time::sleep(jittered(WATCH_BACKOFF.base)) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+/// `true`: the place is forgotten, list again. `false`: told to stop.
+async fn follow<T: Table>(
+    resource: &'static str,
+    shared: &Shared,
+    table: &T,
+    events: impl Stream<Item = watcher::Result<Event<T::Object>>> + Send,
+    stop: &mut watch::Receiver<bool>,
+) -> bool {
     pin_mut!(events);
     // What the list under way has shown; whatever else is known when it ends has gone meanwhile.
     let mut listed: HashSet<T::Key> = HashSet::new();
     loop {
         let event = tokio::select! {
             event = events.next() => event,
-            _ = stop.wait_for(|stop| *stop) => return,
+            _ = stop.wait_for(|stop| *stop) => return false,
         };
-        let Some(event) = event else { return };
+        let Some(event) = event else { return true };
         match &event {
             Ok(_) => shared.health.watch_progress(resource, tokio::time::Instant::now()),
             Err(_) => shared.health.watch_failed(resource),
@@ -82,9 +127,23 @@ async fn feed<T: Table>(
                 let text = describe(&error, resource);
                 warn!(resource, error = %text, "Watch failed, will start it again.");
                 shared.health.set_detail(resource, &text);
+                if is_forgotten(&error) {
+                    return true;
+                }
             }
         }
     }
+}
+
+/// Did the API server say that it does not know our place in its history any more?
+fn is_forgotten(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::WatchError(status)
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code,
+        _ => 0,
+    };
+    code == 410
 }
 
 /// A denied verb is named with its resource; the rest as kube tells it.
@@ -253,25 +312,24 @@ fn undecodable(
 /// Runs all watches until told to stop.
 pub(super) async fn run(shared: Arc<Shared>, client: Client, stop: watch::Receiver<bool>) {
     let shared = shared.as_ref();
-    let classes = watcher(Api::<DeserializeGuard<Class>>::all(client.clone()), config()).default_backoff();
+    let classes = || watcher(Api::<DeserializeGuard<Class>>::all(client.clone()), config());
     let classes = feed("storageclasses", shared, Classes(shared), classes, stop.clone());
     let volume_config = match shared.settings.node() {
         Some(node) => config().labels(&format!("{}={}", names::NODE_LABEL, names::node_hash(node))),
         None => config(),
     };
-    let volumes =
-        watcher(Api::<DeserializeGuard<Volume>>::all(client.clone()), volume_config).default_backoff();
+    let volumes = || watcher(Api::<DeserializeGuard<Volume>>::all(client.clone()), volume_config.clone());
     let volumes = feed("persistentvolumes", shared, Volumes(shared), volumes, stop.clone());
     let claims = async {
         let resource = "persistentvolumeclaims";
         if shared.settings.node().is_some() {
-            let api = Api::<PartialObjectMeta<PersistentVolumeClaim>>::all(client);
+            let api = Api::<PartialObjectMeta<PersistentVolumeClaim>>::all(client.clone());
             let table = ClaimMetadata(Claims(shared));
-            feed(resource, shared, table, watcher(api, config()).default_backoff(), stop).await;
+            feed(resource, shared, table, || watcher(api.clone(), config()), stop).await;
         } else {
-            let api = Api::<DeserializeGuard<Claim>>::all(client);
+            let api = Api::<DeserializeGuard<Claim>>::all(client.clone());
             let table = FullClaims(Claims(shared));
-            feed(resource, shared, table, watcher(api, config()).default_backoff(), stop).await;
+            feed(resource, shared, table, || watcher(api.clone(), config()), stop).await;
         }
     };
     futures::join!(classes, volumes, claims);

@@ -1,6 +1,9 @@
 //! Agents as processes, on a real control plane: nodes without kubelets, pods that the real scheduler places.
 
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed test is to stop")]
+
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,7 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep};
+use volwright_controller::doctor::required_access;
 use volwright_lab::control_plane::{ControlPlane, Options};
+use volwright_provisioner::Placement;
 
 /// Two cores run four servers, the agents and the other tests.
 pub const SOON: Duration = Duration::from_secs(60);
@@ -79,6 +84,13 @@ impl Corner {
         corner
     }
 
+    /// The same corner with another disk: of another node.
+    pub fn with_disk(self, name: &str) -> Self {
+        let disk = self.folder.path().join(name);
+        std::fs::create_dir(&disk).expect("a disk");
+        Self { disk, ..self }
+    }
+
     /// A node without a kubelet, with room for pods. Its hostname label differs from its name, as it may.
     pub fn node(&self, node: &str) {
         let labels = json!({ "kubernetes.io/hostname": format!("host-of-{node}"), "test": self.name });
@@ -91,6 +103,10 @@ impl Corner {
     }
 
     pub fn command(&self, subcommand: &str, node: &str, more: &[&str]) -> Command {
+        self.command_as(subcommand, node, self.plane.kubeconfig(), more)
+    }
+
+    pub fn command_as(&self, subcommand: &str, node: &str, kubeconfig: &Path, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_volwright-local-path"));
         command
             .args([
@@ -102,7 +118,7 @@ impl Corner {
                 "--allow-volatile",
             ])
             .arg("--kubeconfig")
-            .arg(self.plane.kubeconfig())
+            .arg(kubeconfig)
             .arg("--path")
             .arg(&self.disk)
             .args(more)
@@ -115,18 +131,61 @@ impl Corner {
     }
 
     pub fn agent_with(&self, node: &str, more: &[&str]) -> Agent {
+        self.agent_as(node, self.plane.kubeconfig(), more)
+    }
+
+    pub fn agent_as(&self, node: &str, kubeconfig: &Path, more: &[&str]) -> Agent {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let log = self.folder.path().join(format!("agent-{number}.log"));
         let file = std::fs::File::create(&log).expect("a log");
         let mut flags = vec!["--http-address", "127.0.0.1:0", "--backoff-max", "2s"];
         flags.extend(more);
         let process = self
-            .command("run", node, &flags)
+            .command_as("run", node, kubeconfig, &flags)
             .stdout(file.try_clone().expect("a log"))
             .stderr(file)
             .spawn()
             .expect("the agent starts");
         Agent { process, log }
+    }
+
+    /// A user that may do what doctor says an agent must, and nothing else.
+    pub fn user_with_required_access(&self) -> PathBuf {
+        let group = "rbac.authorization.k8s.io";
+        let rules: Vec<_> = required_access(&Placement::PerNode { node: self.name.clone() })
+            .iter()
+            .map(|access| json!({ "apiGroups": [access.group], "resources": [access.resource], "verbs": [access.verb] }))
+            .collect();
+        self.apply(&json!({
+            "apiVersion": format!("{group}/v1"),
+            "kind": "ClusterRole",
+            "metadata": { "name": self.name },
+            "rules": rules,
+        }));
+        self.apply(&json!({
+            "apiVersion": format!("{group}/v1"),
+            "kind": "ClusterRoleBinding",
+            "metadata": { "name": self.name },
+            "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": self.name },
+            "subjects": [{ "apiGroup": group, "kind": "User", "name": self.name }],
+        }));
+        self.plane.client_for(&self.name, &[]).expect("a user")
+    }
+
+    /// What [`user_with_required_access`](Self::user_with_required_access) asked the API server, and how often.
+    pub fn calls(&self) -> BTreeMap<String, usize> {
+        let log =
+            std::fs::read_to_string(self.plane.audit_log().expect("an audit log")).expect("it can be read");
+        let mut calls = BTreeMap::new();
+        // The last line may be half written.
+        for entry in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let text = |path: &str| entry.pointer(path).and_then(Value::as_str).unwrap_or_default();
+            let started = text("/stage") == "ResponseStarted";
+            if text("/user/username") == self.name && started == (text("/verb") == "watch") {
+                *calls.entry(format!("{} {}", text("/verb"), text("/objectRef/resource"))).or_default() += 1;
+            }
+        }
+        calls
     }
 
     pub fn class(&self, suffix: &str, change: &Value) -> String {
@@ -250,6 +309,7 @@ impl Corner {
     }
 
     #[track_caller]
+    #[expect(clippy::unused_self, reason = "reads better beside the other questions to the cluster")]
     pub fn until<T>(
         &self,
         what: &str,
@@ -262,7 +322,7 @@ impl Corner {
                 match look() {
                     Ok(found) => return found,
                     Err(seen) => {
-                        assert!(Instant::now() < deadline, "{caller}: not in time: {what}; last: {seen}")
+                        assert!(Instant::now() < deadline, "{caller}: not in time: {what}; last: {seen}");
                     }
                 }
                 sleep(Duration::from_millis(200)).await;
