@@ -131,9 +131,17 @@ async fn an_api_server_away_for_a_minute_under_load_costs_nothing_but_the_minute
     engine.health.alive().expect("waiting is not being stuck");
     plane.start_api_server().await.expect("started");
     let back = Instant::now();
-    eventually("it is ready", RECOVERY, || async { engine.health.ready() }, Result::is_ok).await;
+    eventually("it is ready", RECOVERY, || async { engine.health.ready().is_ok() }, |ready| *ready).await;
     eprintln!("ready again after 60 s without API server: {:?}", back.elapsed());
     creator.await.expect("all are created");
+    // kube-controller-manager has been away as well, and takes its time to ask for the volumes.
+    let asked = || async {
+        let claims = insist(|| async { world.claims().list(&ListParams::default()).await }).await;
+        let asks = |claim: &&_| common::annotation(*claim, names::STORAGE_PROVISIONER).is_some();
+        claims.items.iter().filter(asks).count()
+    };
+    eventually("100 volumes are asked for", RECOVERY, asked, |asked| *asked == 100).await;
+    eprintln!("all volumes asked for by kube-controller-manager: {:?}", back.elapsed());
     let look = || async { world.store.volumes().len() };
     eventually("100 volumes are made", RECOVERY, look, |made| *made == 100).await;
     eprintln!("all volumes made: {:?}", back.elapsed());

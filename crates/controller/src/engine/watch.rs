@@ -1,4 +1,4 @@
-//! The watches: from the API server's events to [`World`], and from what changed to the queues.
+//! The watches: from the API server's events to the `World`, and from what changed to the queues.
 
 use crate::decide::ClassView;
 use crate::decide::retry::Backoff;
