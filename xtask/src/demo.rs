@@ -92,8 +92,8 @@ impl Story {
             "The volume is made on the node that the scheduler chooses for the pod, so the class binds late.",
         );
         make(&self.plane, &classes())?;
-        self.show(&["get", "storageclass", "local", "local-keep", "-o", "wide"])?;
-        make(&self.plane, &claim_and_pod("data", "local", "ReadWriteOnce"))?;
+        self.show(&["get", "storageclass", "demo", "demo-keep", "-o", "wide"])?;
+        make(&self.plane, &claim_and_pod("data", "demo", "ReadWriteOnce"))?;
         let started = Instant::now();
         self.until("the claim is bound", || self.phase("data"), |phase| phase == "Bound").await?;
         say(&format!("Bound after {:.1} s, most of it the scheduler's.", started.elapsed().as_secs_f64()));
@@ -109,9 +109,9 @@ impl Story {
         self.list_disk();
 
         self.head("A claim that cannot be served is told why, and what to do");
-        make(&self.plane, &claim_and_pod("shared", "local", "ReadWriteMany"))?;
+        make(&self.plane, &claim_and_pod("shared", "demo", "ReadWriteMany"))?;
         self.warning("shared").await?;
-        make(&self.plane, &claim_and_pod("typo", "local-typo", "ReadWriteOnce"))?;
+        make(&self.plane, &claim_and_pod("typo", "demo-typo", "ReadWriteOnce"))?;
         self.warning("typo").await?;
 
         self.head("The claim goes, and its data with it");
@@ -121,7 +121,7 @@ impl Story {
         self.list_disk();
 
         self.head("onDelete: retain keeps the data and says where it is");
-        make(&self.plane, &claim_and_pod("precious", "local-keep", "ReadWriteOnce"))?;
+        make(&self.plane, &claim_and_pod("precious", "demo-keep", "ReadWriteOnce"))?;
         self.until("the claim is bound", || self.phase("precious"), |phase| phase == "Bound").await?;
         let pv = self.field("pvc", "precious", "{.spec.volumeName}")?;
         self.remove("precious")?;
@@ -141,7 +141,12 @@ impl Story {
     }
 
     async fn end(mut self) {
-        for thing in [&["delete", "namespace", NAMESPACE, "--wait=false"][..], &["delete", "node", NODE]] {
+        let things = [
+            &["delete", "namespace", NAMESPACE, "--wait=false"][..],
+            &["delete", "node", NODE],
+            &["delete", "storageclass", "demo", "demo-keep", "demo-typo"],
+        ];
+        for thing in things {
             // A control plane of our own goes as a whole; in another's this is all that can be done.
             self.kubectl(thing).stdout(Stdio::null()).stderr(Stdio::null()).status().ok();
         }
@@ -348,9 +353,9 @@ fn classes() -> String {
              provisioner: local-path.volwright.io\nvolumeBindingMode: WaitForFirstConsumer\n{parameters}"
         )
     };
-    let mut all = class("local", "parameters:\n  mode: \"0750\"\n");
-    all.push_str(&class("local-keep", "parameters:\n  onDelete: retain\n"));
-    all.push_str(&class("local-typo", "parameters:\n  pathPatern: ${pvc.name}\n"));
+    let mut all = class("demo", "parameters:\n  mode: \"0750\"\n");
+    all.push_str(&class("demo-keep", "parameters:\n  onDelete: retain\n"));
+    all.push_str(&class("demo-typo", "parameters:\n  pathPatern: ${pvc.name}\n"));
     all
 }
 

@@ -61,7 +61,7 @@ enum Command<A: clap::Args> {
 struct RunCommand<A: clap::Args> {
     #[command(flatten)]
     options: RunOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Storage system")]
     backend: A,
 }
 
@@ -74,7 +74,7 @@ struct DoctorCommand<A: clap::Args> {
     /// How findings are written to standard output
     #[arg(long, env = "VOLWRIGHT_OUTPUT", value_enum, default_value_t = Output::Text)]
     output: Output,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Storage system")]
     backend: A,
 }
 
