@@ -61,6 +61,11 @@ impl ClaimView {
             annotations: self.annotations.clone(),
         }
     }
+
+    /// Kind of the data source, empty without one: the `source` label of the library's metrics.
+    pub fn source_kind(&self) -> &str {
+        self.data_source.as_ref().map_or("", |source| source.kind.as_str())
+    }
 }
 
 /// What a claim wants to be filled from.

@@ -381,7 +381,7 @@ async fn publish(
     match shared.api.create_volume(&volume).await? {
         Created::New => {
             shared.journal.close(uid).await?;
-            shared.metrics.provisioned(&intent.request.class_name, source_kind(claim), started.elapsed());
+            shared.metrics.provisioned(&intent.request.class_name, claim.source_kind(), started.elapsed());
             info!(claim = %subject, uid = %uid, pv = name, class = intent.request.class_name, "Provisioned.");
             let text = format!("Successfully provisioned volume {name}");
             shared.tell(&subject, false, "ProvisioningSucceeded", ABOUT_CLAIM, text);
@@ -400,11 +400,6 @@ async fn publish(
              again"
         ))),
     }
-}
-
-/// `source` label of the library's metrics.
-fn source_kind(claim: &ClaimView) -> &str {
-    claim.data_source.as_ref().map_or("", |source| source.kind.as_str())
 }
 
 /// Does a live PV name the volume of this handle?

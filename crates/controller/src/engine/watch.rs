@@ -18,8 +18,9 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 use volwright_provisioner::ClaimUid;
 
+use super::Shared;
+use super::report::jittered;
 use super::world::{CachedClaim, CachedVolume, Change};
-use super::{Shared, jittered};
 
 /// Load balancers drop idle connections after 240 s and more, often without a word. Below that, the server ends a watch
 /// before they do.

@@ -1,0 +1,169 @@
+//! What all tasks of the engine share, and what a change that a watch shows means for the queues.
+
+use crate::backend::Backend;
+use crate::decide::claim::{asks_no_agent, concerns_us};
+use crate::decide::{Identity, ReclaimPolicy};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch as channel;
+use tokio::time::Instant;
+use volwright_provisioner::{ClaimUid, Class, Epoch, Failure, Key, Mark, MarkState, PvName, Result};
+
+use super::api::ApiServer;
+use super::events::Events;
+use super::health::Health;
+use super::locks::KeyLocks;
+use super::memory::Memory;
+use super::metrics::Metrics;
+use super::queue::Queue;
+use super::world::{CachedVolume, World};
+use super::{Journal, Settings};
+
+/// What all tasks of the engine share.
+pub(super) struct Shared {
+    pub(super) settings: Settings,
+    pub(super) identity: Identity,
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) api: ApiServer,
+    pub(super) journal: Arc<dyn Journal>,
+    pub(super) events: Events,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) health: Arc<Health>,
+    pub(super) world: World,
+    pub(super) claims: Queue<ClaimUid>,
+    pub(super) volumes: Queue<String>,
+    pub(super) locks: Arc<KeyLocks>,
+    pub(super) synced: channel::Sender<BTreeSet<&'static str>>,
+    pub(super) memory: Mutex<Memory>,
+}
+
+/// How a run on one object ended.
+pub(super) enum Flow {
+    /// Nothing more to do; its failures are forgotten.
+    Settled,
+    /// Nothing to do now; a change will wake us.
+    Parked,
+    /// Again after this long.
+    After(Duration),
+    /// Failed; the class decides.
+    Failed(Failure),
+}
+
+impl Flow {
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Self::Settled | Self::Parked)
+    }
+}
+
+impl Shared {
+    pub(super) fn provisioner(&self) -> &str {
+        self.settings.names.first().map_or("", String::as_str)
+    }
+
+    pub(super) fn mark(&self, owner: ClaimUid, pv_name: PvName, state: MarkState) -> Mark {
+        Mark {
+            installation: self.settings.installation.clone(),
+            owner,
+            pv_name,
+            epoch: Epoch::default(),
+            state,
+        }
+    }
+
+    /// A claim was added, changed in what is read, or has gone.
+    pub(super) fn claim_changed(&self, uid: &ClaimUid) {
+        let cached = self.world.claim(uid);
+        let concerned = cached.as_ref().is_some_and(|c| {
+            concerns_us(&self.identity, &c.glance) || asks_no_agent(&self.identity, &c.glance)
+        });
+        if cached.is_none() {
+            self.forget_claim(uid);
+        }
+        if concerned || self.journal.intent(uid).is_some() {
+            self.claims.add(uid.clone());
+        }
+    }
+
+    /// A PV was added, changed in what is read, or has gone.
+    pub(super) fn volume_changed(&self, name: &str) {
+        let cached = self.world.volume(name);
+        if cached.as_ref().is_none_or(|volume| volume.ours.is_some()) {
+            self.volumes.add(name.to_owned());
+        }
+        if cached.is_some() {
+            self.spoken_for(name);
+        }
+        // A claim may wait for the PV of its name to go.
+        if let Some(uid) = name.strip_prefix("pvc-").map(ClaimUid::new) {
+            self.publication_seen(&uid);
+            if cached.is_none() {
+                self.claim_changed_if_known(&uid);
+            }
+        }
+    }
+
+    /// A PV has left the watch. If somebody deleted one that keeps its data, that is recorded with the data.
+    pub(super) fn volume_left(&self, name: &str, left: &CachedVolume) {
+        let let_go = self.memory().let_go.remove(&left.uid);
+        let deletes = left.ours.as_ref().is_some_and(|ours| ours.view.policy == ReclaimPolicy::Delete);
+        // It was deleted with its data, and nobody can have waited for that. (Looking costs a walk over all PVs.)
+        if deletes && !let_go {
+            return;
+        }
+        self.wake_aliases(name, &left.keys);
+        if let Some(ours) = left.ours.as_ref().filter(|ours| !let_go && ours.handle.is_some()) {
+            self.memory().parted.insert(name.to_owned(), ours.clone());
+        }
+    }
+
+    /// A delete may wait for this PV of the same data to go.
+    pub(super) fn wake_aliases(&self, name: &str, keys: &[Key]) {
+        for alias in self.world.aliases(name, keys) {
+            self.volumes.add(alias);
+        }
+    }
+
+    pub(super) fn claim_changed_if_known(&self, uid: &ClaimUid) {
+        if self.world.claim(uid).is_some() {
+            self.claim_changed(uid);
+        }
+    }
+
+    /// A class came or was made anew: its claims may wait for it.
+    pub(super) fn class_changed(&self, name: &str) {
+        for uid in self.world.waiting_claims_of(&self.identity, name) {
+            self.claims.add(uid);
+        }
+    }
+
+    /// One call of the backend: deadline and metrics. What was dropped at its deadline may have happened.
+    pub(super) async fn backend_call<T>(
+        &self,
+        op: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let started = Instant::now();
+        let result = match tokio::time::timeout(self.settings.backend_timeout, call).await {
+            Ok(result) => result,
+            Err(_) => Err(Failure::unknown(format!(
+                "the storage system did not answer within {:?} ({op}); it is asked again",
+                self.settings.backend_timeout
+            ))),
+        };
+        let outcome = match &result {
+            Ok(_) => "done",
+            Err(failure) => match failure.class() {
+                Class::Invalid => "invalid",
+                Class::Exhausted => "exhausted",
+                Class::Unavailable => "unavailable",
+                Class::Unknown => "unknown",
+                Class::Blocked(_) => "blocked",
+                Class::NotOurs => "not_ours",
+            },
+        };
+        self.metrics.backend_call(op, outcome, started.elapsed());
+        result
+    }
+}
