@@ -6,65 +6,55 @@
 //! A whole backend, whose "storage system" is a map in memory:
 //!
 //! ```
-//! use std::{collections::BTreeMap, sync::Mutex};
-//! use schemars::JsonSchema;
-//! use serde::{Deserialize, Serialize};
+//! use std::collections::BTreeMap;
+//! use std::sync::{Mutex, MutexGuard, PoisonError};
 //! use volwright_provisioner::*;
 //!
 //! #[derive(clap::Args)]
-//! struct Args { /** Where volumes are served from. */ #[arg(long, default_value = "shelf")] server: String }
-//! #[derive(Deserialize, JsonSchema)]
+//! struct Args {} // flags
+//! #[derive(serde::Deserialize, schemars::JsonSchema)]
 //! #[serde(rename_all = "camelCase", deny_unknown_fields)]
-//! struct Parameters { #[serde(default)] shelf: Option<String> }
-//! #[derive(Serialize, Deserialize, Clone, PartialEq, Eq)]
-//! struct Handle { server: String, path: String }
-//! struct Shelf { server: String, volumes: Mutex<BTreeMap<String, (Mark, u64)>> }
-//!
+//! struct Parameters {} // of a storage class
+//! type Volumes = BTreeMap<String, (Mark, u64)>; // path -> mark, bytes
+//! #[derive(Default)]
+//! struct Shelf(Mutex<Volumes>);
+//! impl Shelf {
+//!     fn look(&self) -> MutexGuard<'_, Volumes> { self.0.lock().unwrap_or_else(PoisonError::into_inner) }
+//! }
 //! impl Provisioner for Shelf {
 //!     const BACKEND: &'static str = "shelf";
 //!     const HANDLE_VERSION: u16 = 1;
 //!     type Args = Args;
 //!     type Parameters = Parameters;
-//!     type Handle = Handle;
+//!     type Handle = String; // the path
 //!     fn placement(_: &Args) -> Result<Placement> { Ok(Placement::Central) }
-//!     async fn connect(args: Args, _: SharedContext) -> Result<Self> {
-//!         Ok(Shelf { server: args.server, volumes: Mutex::default() })
-//!     }
-//!     fn capabilities(&self, _: &Parameters) -> Result<Capabilities> {
-//!         Ok(Capabilities::filesystem(&AccessMode::ALL))
-//!     }
-//!     fn source(&self, h: &Handle) -> VolumeSource {
-//!         VolumeSource::Nfs { server: h.server.clone(), path: h.path.clone() }
-//!     }
+//!     async fn connect(_: Args, _: SharedContext) -> Result<Self> { Ok(Self::default()) }
+//!     fn capabilities(&self, _: &Parameters) -> Result<Capabilities> { Ok(Capabilities::filesystem(&AccessMode::ALL)) }
+//!     fn source(&self, path: &String) -> VolumeSource { VolumeSource::Nfs { server: "shelf".into(), path: path.clone() } }
 //!     fn alias_keys(&self, source: &VolumeSource) -> Vec<Key> {
 //!         match source { VolumeSource::Nfs { server, path } => vec![Key::of_path(server, path)], _ => vec![] }
 //!     }
-//!     async fn plan(&self, r: &Request<Parameters>) -> Result<Handle> {
-//!         let shelf = r.parameters.shelf.as_deref().unwrap_or("top");
-//!         Ok(Handle { server: self.server.clone(), path: format!("/{shelf}/{}", r.claim.uid) })
-//!     }
-//!     async fn observe(&self, h: &Handle) -> Result<Option<Observed>> {
-//!         let volumes = self.volumes.lock().map_err(|_| Failure::unavailable("the shelf is broken"))?;
-//!         Ok(volumes.get(&h.path).map(|(mark, size)| Observed {
+//!     async fn plan(&self, r: &Request<Parameters>) -> Result<String> { Ok(format!("/{}-{}", r.claim.uid, r.attempt)) }
+//!     async fn observe(&self, path: &String) -> Result<Option<Observed>> {
+//!         Ok(self.look().get(path).map(|(mark, size)| Observed {
 //!             mark: Some(mark.clone()), size: Some(*size), pristine: Pristine::Unknown, users: vec![] }))
 //!     }
-//!     async fn provision(&self, r: &Request<Parameters>, h: &Handle) -> Result<Progress<Provisioned<Handle>>> {
-//!         let mut volumes = self.volumes.lock().map_err(|_| Failure::unavailable("the shelf is broken"))?;
-//!         let (mark, size) = volumes.entry(h.path.clone()).or_insert((r.mark.clone(), r.size));
+//!     async fn provision(&self, r: &Request<Parameters>, path: &String) -> Result<Progress<Provisioned<String>>> {
+//!         let mut volumes = self.look();
+//!         let (mark, size) = volumes.entry(path.clone()).or_insert((r.mark.clone(), r.size));
 //!         if !mark.same_owner(&r.mark) { return Err(Failure::not_ours("this place on the shelf is taken")); }
-//!         Ok(Progress::Done(Provisioned { handle: h.clone(), size: *size, topology: Topology::new() }))
+//!         Ok(Progress::Done(Provisioned { handle: path.clone(), size: *size, topology: Topology::new() }))
 //!     }
-//!     async fn delete(&self, h: &Handle, mark: &Mark) -> Result<Progress<()>> {
-//!         let mut volumes = self.volumes.lock().map_err(|_| Failure::unavailable("the shelf is broken"))?;
-//!         match volumes.get(&h.path) {
-//!             Some((found, _)) if !found.same_owner(mark) => Err(Failure::not_ours("another owner's volume")),
-//!             _ => { volumes.remove(&h.path); Ok(Progress::Done(())) }
-//!         }
+//!     async fn delete(&self, path: &String, mark: &Mark) -> Result<Progress<()>> {
+//!         let mut volumes = self.look();
+//!         let ours = volumes.get(path).is_none_or(|(found, _)| found.same_owner(mark));
+//!         if !ours { return Err(Failure::not_ours("another owner's volume")); }
+//!         volumes.remove(path);
+//!         Ok(Progress::Done(()))
 //!     }
-//!     async fn set_mark(&self, h: &Handle, mark: &Mark) -> Result<()> {
-//!         let mut volumes = self.volumes.lock().map_err(|_| Failure::unavailable("the shelf is broken"))?;
-//!         match volumes.get_mut(&h.path) {
-//!             Some((found, _)) if found.same_owner(mark) => { *found = mark.clone(); Ok(()) }
+//!     async fn set_mark(&self, path: &String, mark: &Mark) -> Result<()> {
+//!         match self.look().get_mut(path) {
+//!             Some((found, _)) if found.same_owner(mark) => Ok(*found = mark.clone()),
 //!             _ => Err(Failure::not_ours("no volume of that owner here")),
 //!         }
 //!     }

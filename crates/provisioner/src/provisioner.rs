@@ -23,7 +23,7 @@ pub enum Placement {
     },
 }
 
-/// A storage system. See the [crate's documentation](crate) for a whole one in 40 lines.
+/// A storage system. See the [crate's documentation](crate) for a whole one in 50 lines.
 ///
 /// # Flow
 /// `plan` -> (the intent is recorded) -> `observe` -> `provision` until `Done` -> `set_mark(published)` -> the engine
