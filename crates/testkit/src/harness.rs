@@ -14,7 +14,7 @@ use volwright_controller::decide::Rules;
 use volwright_controller::engine::events::Events;
 use volwright_controller::engine::health::{Health, observed};
 use volwright_controller::engine::metrics::Metrics;
-use volwright_controller::engine::{Engine, Journal, MemoryJournal, Settings};
+use volwright_controller::engine::{Engine, Journal, MemoryJournal, Parts, Settings};
 use volwright_provisioner::{InstallationId, Placement};
 
 use crate::{Memory, Store};
@@ -112,16 +112,16 @@ impl Harness {
         let reporter = options.names.first().cloned().unwrap_or_default();
         let (events, writer) =
             Events::new(clients.requests.clone(), reporter, "test".to_owned(), Arc::clone(&metrics));
-        let engine = Engine::with_rules(
-            options.settings(),
+        let engine = Engine::new(Parts {
+            settings: options.settings(),
             backend,
             clients,
             journal,
             events,
-            Arc::clone(&metrics),
-            Arc::clone(&health),
-            options.rules.clone(),
-        );
+            metrics: Arc::clone(&metrics),
+            health: Arc::clone(&health),
+            rules: options.rules.clone(),
+        });
         let (stop, stopped) = watch::channel(false);
         let engine = tokio::spawn(async move {
             // A drain that timed out shows in the test's own expectations.

@@ -8,11 +8,12 @@
 use super::args::RunOptions;
 use crate::backend::Typed;
 use crate::client::{Clients, ConnectError, chain};
+use crate::decide::Rules;
 use crate::engine::context::{EngineContext, fetch_installation, fetch_node};
 use crate::engine::events::Events;
 use crate::engine::health::{self, Health};
 use crate::engine::metrics::Metrics;
-use crate::engine::{Engine, EngineError, Journal, MemoryJournal, Settings, http};
+use crate::engine::{Engine, EngineError, Journal, MemoryJournal, Parts, Settings, http};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,7 +158,16 @@ pub async fn serve_with<P: Provisioner>(
     let backend = Arc::new(Typed::new(Arc::new(provisioner)));
     let watches = health::observed(clients.watches, Arc::clone(&health));
     let clients = Clients { requests: clients.requests, watches };
-    let engine = Engine::new(settings, backend, clients, journal, events.clone(), metrics, health);
+    let engine = Engine::new(Parts {
+        settings,
+        backend,
+        clients,
+        journal,
+        events: events.clone(),
+        metrics,
+        health,
+        rules: Rules::default(),
+    });
     let result = engine.run(stop).await;
 
     events.close();

@@ -25,7 +25,7 @@ mod watch; // from watch events to the world
 mod world; // what the watches told
 
 pub use self::journal::{Intent, Journal, MemoryJournal};
-pub use self::run::{Engine, EngineError};
+pub use self::run::{Engine, EngineError, Parts};
 pub use self::settings::Settings;
 
 use self::shared::{Flow, Shared};

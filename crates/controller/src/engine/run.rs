@@ -34,6 +34,26 @@ pub enum EngineError {
     DrainTimedOut(usize),
 }
 
+/// What an engine is put together from.
+pub struct Parts {
+    /// From the flags.
+    pub settings: Settings,
+    /// The storage system.
+    pub backend: Arc<dyn Backend>,
+    /// Connections to the API server.
+    pub clients: Clients,
+    /// Where intents are kept.
+    pub journal: Arc<dyn Journal>,
+    /// Takes what users should know.
+    pub events: Events,
+    /// Takes the numbers.
+    pub metrics: Arc<Metrics>,
+    /// Takes what the probes ask for.
+    pub health: Arc<Health>,
+    /// All of them, but in a test that shows what one is good for.
+    pub rules: Rules,
+}
+
 /// The engine of one provisioner.
 pub struct Engine {
     shared: Arc<Shared>,
@@ -42,30 +62,8 @@ pub struct Engine {
 
 impl Engine {
     /// Puts the parts together; nothing runs yet.
-    pub fn new(
-        settings: Settings,
-        backend: Arc<dyn Backend>,
-        clients: Clients,
-        journal: Arc<dyn Journal>,
-        events: Events,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-    ) -> Self {
-        Self::with_rules(settings, backend, clients, journal, events, metrics, health, Rules::default())
-    }
-
-    /// As [`new`](Self::new), for tests that switch a safety rule off to show what it is good for.
-    #[expect(clippy::too_many_arguments, reason = "the parts of an engine, named once")]
-    pub fn with_rules(
-        settings: Settings,
-        backend: Arc<dyn Backend>,
-        clients: Clients,
-        journal: Arc<dyn Journal>,
-        events: Events,
-        metrics: Arc<Metrics>,
-        health: Arc<Health>,
-        rules: Rules,
-    ) -> Self {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { settings, backend, clients, journal, events, metrics, health, rules } = parts;
         let identity =
             Identity { names: settings.names.clone(), node: settings.node().map(str::to_owned), rules };
         let shared = Shared {
