@@ -28,8 +28,8 @@ const REQUEST_SILENCE: Duration = Duration::from_secs(30);
 /// has been read from etcd. kube's watcher guards only what comes after the headers.
 const HEADERS_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Longest silence on a watch. The server ends a watch after 290 s and sends bookmarks about once a minute, so this never
-/// cuts a living one; it is what ends a list whose body stops half way, which the watcher does not guard either.
+/// Longest silence on a watch. The server ends a watch after 220 s (`engine/watch.rs`) and sends bookmarks about once a
+/// minute, so this never cuts a living one; it is what ends a list whose body stops half way, which the watcher does not guard either.
 const WATCH_SILENCE: Duration = Duration::from_secs(310);
 
 /// Longest part of the API server's own message that is passed on: it goes into events of at most 1024 bytes.

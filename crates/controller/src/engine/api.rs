@@ -10,7 +10,9 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,13 +151,15 @@ impl ApiServer {
         let mut metadata = change;
         metadata["resourceVersion"] = json!(seen.resource_version);
         metadata["uid"] = json!(seen.uid);
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        self.patch(&seen.name, &Patch::Merge(json!({ "metadata": metadata })), &[404, 409]).await
+    }
+
+    /// Patches a PV. `None` where the answer is one of `not_there`.
+    async fn patch(&self, name: &str, patch: &Patch<Value>, not_there: &[u16]) -> Result<Option<VolumeView>> {
         let (volumes, parameters) = (self.volumes(), PatchParams::default());
-        let patched =
-            self.call("patch", "persistentvolumes", volumes.patch(&seen.name, &parameters, &patch)).await;
-        match patched {
+        match self.call("patch", "persistentvolumes", volumes.patch(name, &parameters, patch)).await {
             Ok(volume) => Ok(Some(volume.view())),
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
+            Err(error) if error.code().is_some_and(|code| not_there.contains(&code)) => Ok(None),
             Err(error) => Err(failure(error, "patch", "persistentvolumes")),
         }
     }
@@ -167,15 +171,8 @@ impl ApiServer {
             "uid": seen.uid,
             "$deleteFromPrimitiveList/finalizers": [names::FINALIZER],
         }}));
-        let (volumes, parameters) = (self.volumes(), PatchParams::default());
-        let patched =
-            self.call("patch", "persistentvolumes", volumes.patch(&seen.name, &parameters, &patch)).await;
-        match patched {
-            Ok(volume) => Ok(Some(volume.view())),
-            // A PV made again under the name has another uid, which no patch can change.
-            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => Ok(None),
-            Err(error) => Err(failure(error, "patch", "persistentvolumes")),
-        }
+        // A PV made again under the name has another uid, which no patch can change.
+        self.patch(&seen.name, &patch, &[404, 409, 422]).await
     }
 
     /// Deletes exactly the PV that was seen.
@@ -235,38 +232,41 @@ impl ApiServer {
     }
 
     /// Every PV that bears no node label: those that an agent's own watch cannot show, and that may yet name the same
-    /// data. Read in pages, and each page dropped before the next.
+    /// data.
     pub async fn visit_unlabelled_volumes(&self, mut visit: impl FnMut(VolumeView)) -> Result<()> {
-        let volumes = self.volumes();
-        let mut parameters = ListParams::default().labels(&format!("!{}", names::NODE_LABEL)).limit(PAGE);
-        loop {
-            let page = self.call("list", "persistentvolumes", volumes.list(&parameters)).await;
-            let page = page.map_err(|error| failure(error, "list", "persistentvolumes"))?;
-            page.items.iter().for_each(|volume| visit(volume.view()));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => parameters = parameters.continue_token(&token),
-                None => return Ok(()),
-            }
-        }
+        let unlabelled = ListParams::default().labels(&format!("!{}", names::NODE_LABEL));
+        self.visit("persistentvolumes", &self.volumes(), unlabelled, |volume| visit(volume.view())).await
     }
 
     /// Nodes that a CSI-shaped PV is attached to.
     pub async fn attachments(&self, pv: &str) -> Result<Vec<String>> {
         let attachments: Api<VolumeAttachment> = Api::all(self.client.clone());
-        let mut parameters = ListParams::default().limit(PAGE);
         let mut nodes = Vec::new();
+        self.visit("volumeattachments", &attachments, ListParams::default(), |attachment| {
+            if attachment.spec.source.persistent_volume_name.as_deref() == Some(pv) {
+                nodes.push(format!("node {}", attachment.spec.node_name));
+            }
+        })
+        .await?;
+        Ok(nodes)
+    }
+
+    /// Reads a list in pages, and drops each page before the next.
+    async fn visit<K: Clone + DeserializeOwned + Debug>(
+        &self,
+        resource: &'static str,
+        objects: &Api<K>,
+        wanted: ListParams,
+        mut visit: impl FnMut(K),
+    ) -> Result<()> {
+        let mut parameters = wanted.limit(PAGE);
         loop {
-            let page = self.call("list", "volumeattachments", attachments.list(&parameters)).await;
-            let page = page.map_err(|error| failure(error, "list", "volumeattachments"))?;
-            nodes.extend(
-                page.items
-                    .into_iter()
-                    .filter(|a| a.spec.source.persistent_volume_name.as_deref() == Some(pv))
-                    .map(|a| format!("node {}", a.spec.node_name)),
-            );
+            let page = self.call("list", resource, objects.list(&parameters)).await;
+            let page = page.map_err(|error| failure(error, "list", resource))?;
+            page.items.into_iter().for_each(&mut visit);
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => parameters = parameters.continue_token(&token),
-                None => return Ok(nodes),
+                None => return Ok(()),
             }
         }
     }

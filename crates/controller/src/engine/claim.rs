@@ -419,8 +419,9 @@ async fn abandon(shared: &Shared, uid: &ClaimUid, intent: Option<Arc<Intent>>) -
     let Some(intent) = intent else { return Ok(Flow::Parked) };
     let (mark, handle) = (&intent.request.mark, &intent.handle);
     let source = source_of(shared, handle)?;
-    let is_carried = carried(shared, &intent, handle).await?;
     let _held = shared.locks.acquire(shared.backend.alias_keys(&source)).await;
+    // Asked once the lock is ours: it may have been waited for.
+    let is_carried = carried(shared, &intent, handle).await?;
     let observed = if is_carried {
         None
     } else {

@@ -39,9 +39,8 @@ impl Shared {
 
     /// An agent's own node, read now and then.
     pub(super) async fn own_node(&self, name: &str) -> Result<Option<NodeInfo>> {
-        let known = self.memory().node.clone();
-        if let Some((node, read_at)) = known.filter(|(_, at)| at.elapsed() < NODE_AGE) {
-            let _: Instant = read_at;
+        let known = self.memory().node.clone().filter(|(_, read_at)| read_at.elapsed() < NODE_AGE);
+        if let Some((node, _)) = known {
             return Ok(Some(node));
         }
         let node = self.api.node(name).await?;
