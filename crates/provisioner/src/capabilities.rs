@@ -27,6 +27,10 @@ pub struct Capabilities {
     pub clone: bool,
     /// `onDelete: trash` works.
     pub trash: bool,
+    /// The backend sees whether anybody has written to a volume: `observe` answers pristine `Yes` or `No`, and never
+    /// `Unknown` for a healthy volume. The mark `published` is then written after the PV was created, else just before:
+    /// where emptiness cannot be seen, an `unpublished` mark is all that says so.
+    pub sees_contents: bool,
 }
 
 impl Capabilities {
@@ -38,6 +42,7 @@ impl Capabilities {
             expand: false,
             clone: false,
             trash: false,
+            sees_contents: false,
         }
     }
 

@@ -59,9 +59,10 @@ pub struct Epoch {
 pub enum MarkState {
     /// Recorded, not yet made. A thing found at this place that is not empty is foreign.
     Planned,
-    /// Made, but no PV was created for it yet: nobody can have written to it.
+    /// Made, and its PV not known to exist: it is to be undone only if it is pristine.
     Unpublished,
-    /// Comes just before the PV is created: from now on it may hold data.
+    /// It may hold data. Written just before the PV is created, or just after it where the backend
+    /// [sees what is in a volume](crate::Capabilities::sees_contents).
     Published,
     /// Kept on purpose; no PV speaks for it any more.
     Retained,
@@ -92,9 +93,49 @@ impl Mark {
         self.installation == other.installation && self.owner == other.owner && self.pv_name == other.pv_name
     }
 
+    /// May a call that is asked with the mark `asked` destroy the volume that bears this one? It is the same owner's,
+    /// and no later leader has marked it since: a call of a leader that has been deposed comes too late then, because
+    /// its successor goes on with the volume.
+    pub fn yields_to(&self, asked: &Mark) -> bool {
+        self.same_owner(asked) && self.epoch <= asked.epoch
+    }
+
     /// The same mark in another state.
     #[must_use]
     pub fn with_state(&self, state: MarkState) -> Mark {
         Mark { state, ..self.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_yields_to_its_owners_calls_under_the_same_leader_or_a_later_one() {
+        let mark = |owner: &str, number, token| Mark {
+            installation: InstallationId::new("i"),
+            owner: ClaimUid::new(owner),
+            pv_name: PvName::new("p"),
+            epoch: Epoch { number, token },
+            state: MarkState::Published,
+        };
+        let found = mark("u", 2, 5);
+        let cases = [
+            (mark("u", 2, 5), true),
+            (mark("u", 3, 1), true),
+            (mark("u", 2, 6), true), // of two leaders by mistake, the same one wins everywhere
+            (mark("u", 2, 4), false),
+            (mark("u", 1, 9), false),
+            (mark("w", 3, 1), false),
+        ];
+        for (asked, yields) in cases {
+            assert_eq!(found.yields_to(&asked), yields, "{asked:?}");
+            assert_eq!(
+                found.yields_to(&asked.with_state(MarkState::Unpublished)),
+                yields,
+                "whatever the state"
+            );
+        }
     }
 }

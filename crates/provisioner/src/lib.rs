@@ -47,8 +47,11 @@
 //!     }
 //!     async fn delete(&self, path: &String, mark: &Mark) -> Result<Progress<()>> {
 //!         let mut volumes = self.look();
-//!         let ours = volumes.get(path).is_none_or(|(found, _)| found.same_owner(mark));
-//!         if !ours { return Err(Failure::not_ours("another owner's volume")); }
+//!         match volumes.get(path) {
+//!             Some((found, _)) if !found.same_owner(mark) => return Err(Failure::not_ours("another owner's volume")),
+//!             Some((found, _)) if !found.yields_to(mark) => return Err(Failure::unavailable("a later leader's now")),
+//!             _ => {}
+//!         }
 //!         volumes.remove(path);
 //!         Ok(Progress::Done(()))
 //!     }
@@ -78,7 +81,7 @@ pub use self::context::{BoxFuture, Context, Secret, SharedContext};
 pub use self::failure::{Class, Failure, Progress, Result, Until};
 pub use self::identity::{ClaimUid, Epoch, InstallationId, Mark, MarkState, PvName};
 pub use self::observed::{Capacity, Check, InventoryItem, Observed, Pristine, Provisioned, Topology};
-pub use self::parameters::{ParameterError, ParameterMap, parse_parameters};
+pub use self::parameters::{ParameterError, ParameterMap, parameter_problems, parse_parameters};
 pub use self::pattern::{ComponentError, FillError, Pattern, PatternError, RESERVED, RelativePath};
 pub use self::provisioner::{Placement, Provisioner};
 pub use self::quantity::{QuantityError, format_bytes, parse_bytes};

@@ -49,6 +49,9 @@ pub struct InventoryItem<H> {
     pub handle: H,
     /// As it is now.
     pub observed: Observed,
+    /// The note that came with the [request](crate::Request::intent), while the volume is planned or unpublished and
+    /// where the backend keeps it. What it says must survive a crash, and nobody needs it once the volume is published.
+    pub intent: Option<String>,
 }
 
 /// Room on one root.

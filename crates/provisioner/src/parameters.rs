@@ -11,12 +11,29 @@ pub type ParameterMap = BTreeMap<String, String>;
 
 /// A parameter that cannot be read. The text names the field and what would do.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{0}")]
-pub struct ParameterError(String);
+#[error("{text}")]
+pub struct ParameterError {
+    text: String,
+    /// Which one it is, where it is one that is there.
+    key: Option<String>,
+}
 
 impl serde::de::Error for ParameterError {
     fn custom<T: std::fmt::Display>(message: T) -> Self {
-        Self(message.to_string())
+        Self { text: message.to_string(), key: None }
+    }
+
+    fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
+        let known = match expected {
+            [] => "there are none".to_owned(),
+            [only] => format!("expected `{only}`"),
+            [one, other] => format!("expected `{one}` or `{other}`"),
+            many => {
+                let names: Vec<_> = many.iter().map(|name| format!("`{name}`")).collect();
+                format!("expected one of {}", names.join(", "))
+            }
+        };
+        Self { text: format!("unknown field `{field}`, {known}"), key: Some(field.to_owned()) }
     }
 }
 
@@ -39,6 +56,29 @@ pub fn parse_parameters<P: DeserializeOwned>(map: &ParameterMap) -> Result<P, Pa
     P::deserialize(MapDeserializer::new(entries))
 }
 
+/// All that is wrong with the parameters, not only the first: for tools that explain. Empty where
+/// [`parse_parameters`] succeeds.
+pub fn parameter_problems<P: DeserializeOwned>(map: &ParameterMap) -> Vec<ParameterError> {
+    let (mut rest, mut problems) = (map.clone(), Vec::new());
+    while let Err(problem) = parse_parameters::<P>(&rest) {
+        // Without the bad one the others show. What is missing then may be what was just taken away.
+        let taken = problem.key.as_ref().is_some_and(|key| rest.remove(key).is_some());
+        let repeats = problem.key.is_none() && !problems.is_empty() && names_one_of(&problem, map);
+        if !repeats {
+            problems.push(problem);
+        }
+        if !taken {
+            break;
+        }
+    }
+    problems
+}
+
+/// Is it about a parameter that is there?
+fn names_one_of(problem: &ParameterError, map: &ParameterMap) -> bool {
+    map.keys().any(|key| problem.text.contains(&format!("`{key}`")))
+}
+
 #[derive(Clone, Copy)]
 struct Text<'a> {
     key: &'a str,
@@ -47,7 +87,8 @@ struct Text<'a> {
 
 impl Text<'_> {
     fn not(self, what: &str) -> ParameterError {
-        ParameterError(format!("parameter {:?}: {:?} is not {what}", self.key, self.value))
+        let text = format!("parameter {:?}: {:?} is not {what}", self.key, self.value);
+        ParameterError { text, key: Some(self.key.to_owned()) }
     }
 }
 
@@ -153,6 +194,37 @@ mod tests {
     fn parse(entries: &[(&str, &str)]) -> Result<Example, String> {
         let map = entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         parse_parameters(&map).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_at_once() {
+        let problems = |entries: &[(&str, &str)]| {
+            let map = entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            parameter_problems::<Example>(&map).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(problems(&[("pool", "a")]), Vec::<String>::new());
+        let known = "expected one of `pool`, `reserve`, `uid`, `onDelete`";
+        assert_eq!(
+            problems(&[("pol", "a"), ("reserve", "yes"), ("uid", "-1")]),
+            [
+                format!("unknown field `pol`, {known}"),
+                "parameter \"reserve\": \"yes\" is not true or false".to_owned(),
+                "parameter \"uid\": \"-1\" is not a whole number from 0 to 4294967295".to_owned(),
+                "missing field `pool`".to_owned(),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bad_value_of_a_required_parameter_is_not_told_as_missing_too() {
+        #[derive(Debug, Deserialize)]
+        #[allow(dead_code, reason = "only parsed")]
+        struct Needs {
+            count: u8,
+        }
+        let map = [("count".to_owned(), "many".to_owned())].into();
+        let problems = parameter_problems::<Needs>(&map);
+        assert_eq!(problems.len(), 1, "{problems:?}");
     }
 
     #[test]

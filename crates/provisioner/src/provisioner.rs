@@ -27,12 +27,13 @@ pub enum Placement {
 ///
 /// # Flow
 /// `plan` -> (the intent is recorded) -> `observe` -> `provision` until `Done` -> `set_mark(published)` -> the engine
-/// creates the PV. Later: `observe` -> (the delete is recorded, the PV is terminating) -> `delete` until `Done`.
+/// creates the PV; where the backend [sees what is in a volume](Capabilities::sees_contents) the last two change places.
+/// Later: `observe` -> (the delete is recorded, the PV is terminating) -> `delete` until `Done`.
 ///
 /// # Guarantees
 /// The engine never runs two calls on overlapping [`Key`]s at once within a process. It records the handle durably
 /// before the first call that changes anything, and calls again with the same handle after a crash, until an answer is
-/// final. It bounds each call with a deadline, after which the future is dropped and the outcome counts as
+/// final. For a node agent the backend's own record is that journal: see [`Request::intent`]. The engine bounds each call with a deadline, after which the future is dropped and the outcome counts as
 /// [`Unknown`](crate::Class::Unknown).
 ///
 /// # Assumptions
@@ -96,8 +97,8 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
 
     // Reads.
 
-    /// Where the volume will be. Changes nothing that a user could see; may make the root's first identity.
-    /// Deterministic from the claim's uid and `attempt` once chosen.
+    /// Where the volume will be. Changes nothing that a user could see, and records nothing of the volume; may make the
+    /// root's first identity. Deterministic from the claim's uid and `attempt` once chosen.
     fn plan(&self, request: &Request<Self::Parameters>) -> impl Future<Output = Result<Self::Handle>> + Send;
 
     /// What is there now. `Ok(None)` is a statement: the root is the right one, and the volume is not there.
@@ -106,7 +107,8 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
     // Idempotent writes.
 
     /// Makes the volume, with `request.mark` on it, or finishes what an earlier call began. Something there that is not
-    /// ours (no or another mark, and not empty) is `NotOurs`.
+    /// ours (no or another mark, and not empty) is `NotOurs`. A backend that records volumes writes the record, with
+    /// [`Request::intent`], durably before it makes anything else, and again where a later call brings another intent.
     fn provision(
         &self,
         request: &Request<Self::Parameters>,
@@ -114,11 +116,20 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
     ) -> impl Future<Output = Result<Progress<Provisioned<Self::Handle>>>> + Send;
 
     /// Destroys the volume. Re-reads the mark as the last thing before the irrevocable step, and answers `NotOurs` if it
-    /// is not [`same_owner`](Mark::same_owner) as `mark`. `Done` when it is already gone.
+    /// is not [`same_owner`](Mark::same_owner) as `mark`, `Unavailable` if it is and yet does not
+    /// [yield](Mark::yields_to): a later leader goes on with the volume, and `NotOurs` would let its PV go. `Done` when it
+    /// is already gone.
+    ///
+    /// What bears no mark at all is kept: `Blocked` on an operator, since nobody can tell whose it is. To an undo answer
+    /// `NotOurs` where a volume is marked in the very step that makes it, for then it was never ours.
+    ///
+    /// A `mark` that says `unpublished` asks for an undo: a backend that sees what is in a volume destroys it then only
+    /// while it is empty, in one atomic step, and else answers `Blocked` on an operator.
     fn delete(&self, handle: &Self::Handle, mark: &Mark)
     -> impl Future<Output = Result<Progress<()>>> + Send;
 
-    /// Writes the mark (published, retained). `NotOurs` where another owner's mark is.
+    /// Writes the mark (published, retained). `NotOurs` where another owner's mark is. Where the intent is kept, it ends
+    /// with the mark `unpublished`: a published, retained or trashed volume has none.
     fn set_mark(&self, handle: &Self::Handle, mark: &Mark) -> impl Future<Output = Result<()>> + Send;
 
     // Optional, by capability.
@@ -156,7 +167,9 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
         async { Err(unsupported("purge")) }
     }
 
-    /// Every volume of this installation that can be found, trash included.
+    /// Every volume of this installation that can be found, trash included, those that are planned and not yet made as
+    /// well; each with its [intent](InventoryItem::intent) where there is one. After a crash a node agent's engine learns
+    /// from it what was being made.
     fn inventory(&self) -> impl Future<Output = Result<Vec<InventoryItem<Self::Handle>>>> + Send {
         async { Err(unsupported("inventory")) }
     }

@@ -75,10 +75,10 @@ pub struct ClaimInfo {
     /// What distinguishes it from an earlier or later claim of that name.
     pub uid: ClaimUid,
     /// Labels, for path patterns. Written by the claim's owner: hostile until proven otherwise.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Annotations, for path patterns. Hostile as well.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -90,6 +90,7 @@ pub struct NodeInfo {
     /// `metadata.uid`: a node made again under the same name is another node.
     pub uid: String,
     /// Labels, for topology. The hostname label is `kubernetes.io/hostname`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
@@ -112,11 +113,17 @@ pub struct Request<P> {
     /// The class's parameters.
     pub parameters: P,
     /// The node chosen by the scheduler, with late binding; a node agent's own node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeInfo>,
     /// 0 at first. Raised after a plan was undone, so that `plan` can choose another place.
     pub attempt: u32,
     /// The mark to write on what is made.
     pub mark: Mark,
+    /// The engine's own note about this request, at most 16 KiB; opaque to backends. A backend that records volumes
+    /// durably before it makes them keeps the note with the record and gives it back in its
+    /// [inventory](crate::InventoryItem); all others ignore it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intent: Option<String>,
 }
 
 impl<P> Request<P> {
@@ -132,6 +139,7 @@ impl<P> Request<P> {
             node,
             attempt,
             mark,
+            intent,
             parameters: _,
         } = self;
         Request {
@@ -145,6 +153,7 @@ impl<P> Request<P> {
             node,
             attempt,
             mark,
+            intent,
         }
     }
 }
