@@ -97,9 +97,11 @@ pub async fn make_identity<T: Tree>(tree: &T) -> Result<RootId> {
     if let Look::Shown(id) = look(tree).await? {
         return Ok(id);
     }
-    make_directories(tree).await?;
     let root = tree.root().await.or_failure(Changed::Nothing, DOING)?;
-    let own = tree.open_dir(&root, &OWN).await.or_failure(Changed::Nothing, DOING)?;
+    let own = open_or_make(tree, &root, &OWN).await.or_failure(Changed::Nothing, DOING)?;
+    for name in [RECORDS, PARENTS, NEW, TRASH] {
+        open_or_make(tree, &own, &name).await.or_failure(Changed::Nothing, DOING)?;
+    }
     let root_id = RootId::random().map_err(|e| Failure::unavailable("no random numbers").caused_by(e))?;
     let file = IdentityFile { version: VERSION, root_id };
     let bytes = serde_json::to_vec(&file).map_err(|e| Failure::unavailable(DOING).caused_by(e))?;
@@ -109,14 +111,11 @@ pub async fn make_identity<T: Tree>(tree: &T) -> Result<RootId> {
     Ok(file.root_id)
 }
 
-/// Makes our own directories, which say nothing yet: where the lock is, to be taken before the identity is made.
-pub async fn make_directories<T: Tree>(tree: &T) -> Result<()> {
-    const DOING: &str = "making the root's own directories";
+/// Makes our own directory, which says nothing yet: where the lock is, to be taken before anything else is made.
+pub async fn make_own_directory<T: Tree>(tree: &T) -> Result<()> {
+    const DOING: &str = "making the root's own directory";
     let root = tree.root().await.or_failure(Changed::Nothing, DOING)?;
-    let own = open_or_make(tree, &root, &OWN).await.or_failure(Changed::Nothing, DOING)?;
-    for name in [RECORDS, PARENTS, NEW, TRASH] {
-        open_or_make(tree, &own, &name).await.or_failure(Changed::Nothing, DOING)?;
-    }
+    open_or_make(tree, &root, &OWN).await.or_failure(Changed::Nothing, DOING)?;
     Ok(())
 }
 

@@ -6,10 +6,14 @@
 //!
 //! provision: record planned -> made under a private name, owned, moded, read back -> moved into place -> unpublished
 //! delete:    mark re-read -> moved to the trash (the path is free) -> record gone -> emptied -> trash entry gone
+//! undo:      mark re-read -> removed in its place, if it is empty -> record gone
 //! ```
 //!
 //! **What is atomic**: a record is written whole or not at all; a volume appears and disappears by one rename. Every call
 //! can be cut off between any two steps and is finished by the same call again.
+//!
+//! **A record is the journal entry of a create**: written before anything else, with the engine's own note about it (the
+//! intent), which stays until the volume is published. After a crash the inventory says what was being made.
 //!
 //! **Whose a volume is** stands in its record, never in the volume, which belongs to the user.
 //!
@@ -32,7 +36,7 @@ mod tree; // the trait
 mod volumes; // provision, observe, delete, set_mark, inventory
 mod walk; // from a path to a directory entry
 
-pub use self::identity::{Look, RootId, look, make_directories, make_identity};
+pub use self::identity::{Look, RootId, look, make_identity, make_own_directory};
 pub use self::layout::shorten;
 pub use self::local::{LocalOptions, LocalTree, LockError, OpenError};
 pub use self::name::Name;

@@ -4,24 +4,16 @@
 mod common;
 
 use common::faulty::{Die, Faulty};
-use common::{Fixture, assert_refused, block_on, delete, fill, mark, place, provision, snapshot, wanted};
+use common::{
+    Fixture, assert_refused, block_on, delete, faulty, fill, mark, place, provision, snapshot, wanted, with,
+};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use volwright_provisioner::{Class, MarkState, Observed, Pristine, Progress};
-use volwright_volume_tree::{LocalTree, Look, Volumes, look, make_identity};
+use volwright_volume_tree::{Look, look, make_identity};
 
 const PATH: &str = "ns/app/data";
-
-fn with(fixture: &Fixture, make: impl FnOnce(LocalTree) -> Faulty) -> Volumes<Faulty> {
-    let tree = fixture.tree();
-    let Look::Shown(id) = block_on(look(&tree)).unwrap() else { panic!("no identity") };
-    Volumes::new(make(tree), id)
-}
-
-fn faulty(fixture: &Fixture, at: usize, die: Die) -> Volumes<Faulty> {
-    with(fixture, |tree| Faulty::new(tree, at, die))
-}
 
 /// Runs `scenario` once for each step that it has, killed before and after it.
 fn at_every_step(scenario: impl Fn(usize, Die) -> bool) -> usize {

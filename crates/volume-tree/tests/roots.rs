@@ -6,7 +6,9 @@ mod common;
 use common::{ANYWHERE, Fixture, assert_refused, block_on, delete, fill, mark, place, provision, wanted};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use volwright_provisioner::Class;
-use volwright_volume_tree::{LocalOptions, LocalTree, Look, OpenError, Tree, Volumes, look, make_identity};
+use volwright_volume_tree::{
+    LocalOptions, LocalTree, Look, OpenError, Tree, Volumes, look, make_identity, make_own_directory,
+};
 
 fn assert_does_nothing<T: Tree>(fixture: &Fixture, volumes: &Volumes<T>, text: &str) {
     let before = fixture.snapshot();
@@ -127,6 +129,55 @@ fn one_agent_serves_a_root() {
     fixture.tree().lock("node b").unwrap();
 }
 
+/// Run by the next test in a process of its own: locks the root and waits to be killed.
+#[test]
+fn the_lock_is_held_until_the_process_is_killed() {
+    let Some(root) = std::env::var_os("VOLWRIGHT_TEST_LOCK") else { return };
+    let tree = LocalTree::open(root.as_ref(), ANYWHERE).unwrap();
+    tree.lock("the one to be killed").unwrap();
+    std::fs::write(std::path::Path::new(&root).join("locked"), "").unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    drop(tree);
+}
+
+#[test]
+fn the_lock_goes_with_its_process() {
+    let fixture = Fixture::new();
+    drop(fixture.volumes());
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_lock_is_held_until_the_process_is_killed"])
+        .env("VOLWRIGHT_TEST_LOCK", fixture.root())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while !fixture.path("locked").exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "it ended without the lock");
+        std::thread::yield_now();
+    }
+    let refused = fixture.tree().lock("node b").unwrap_err().to_string();
+    assert!(refused.contains(&format!("process {} of the one to be killed", child.id())), "{refused}");
+    // As the kernel or a kubelet would: nothing of it runs any more.
+    child.kill().unwrap();
+    child.wait().unwrap();
+    fixture.tree().lock("node b").unwrap();
+}
+
+#[test]
+fn a_fresh_root_is_locked_before_anything_else_is_made() {
+    let fixture = Fixture::new();
+    let (first, second) = (fixture.tree(), fixture.tree());
+    for tree in [&first, &second] {
+        block_on(make_own_directory(tree)).unwrap();
+    }
+    first.lock("the first").unwrap();
+    let before = fixture.snapshot();
+    assert!(second.lock("the second").unwrap_err().to_string().contains("of the first"));
+    assert_eq!(before, fixture.snapshot(), "nor does who comes second write its name into the file");
+    assert_eq!(std::fs::read_dir(fixture.path(".volwright")).unwrap().count(), 1, "only the lock");
+    block_on(make_identity(&first)).unwrap();
+}
+
 #[test]
 fn a_fresh_root_is_closed_to_others_and_a_used_one_left_alone() {
     let fixture = Fixture::new();
@@ -134,6 +185,10 @@ fn a_fresh_root_is_closed_to_others_and_a_used_one_left_alone() {
     open_to_all();
     fixture.tree().close_if_empty().unwrap();
     assert_eq!(fixture.tree().access().unwrap(), (0o700, true));
+    open_to_all();
+    block_on(make_own_directory(&fixture.tree())).unwrap();
+    fixture.tree().close_if_empty().unwrap();
+    assert_eq!(fixture.tree().access().unwrap(), (0o700, true), "our own directory is nobody's data");
     open_to_all();
     std::fs::write(fixture.path("file"), "x").unwrap();
     fixture.tree().close_if_empty().unwrap();

@@ -174,6 +174,9 @@ impl Tree for LocalTree {
     }
 
     async fn write_file(&self, dir: &OwnedFd, name: &Name, bytes: &[u8]) -> TreeResult<()> {
+        // A record is a journal entry, so the order counts: contents durable under a temporary name (fsync), then the name
+        // (one rename: the old file or the new one, never half of either), then the rename durable (fsync of the
+        // directory). Whoever is answered Ok finds the file after a power failure.
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let temporary = format!("{TEMPORARY}{}-{number}", std::process::id());

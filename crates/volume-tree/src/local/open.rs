@@ -156,7 +156,7 @@ impl LocalTree {
     }
 
     /// Closes a fresh root to everybody else: volumes are often open to all (mode 0777), and pods reach theirs through a
-    /// mount of their own, not through the root. A root that has something in it is left as it is.
+    /// mount of their own, not through the root. A root that has more in it than our own directory is left as it is.
     pub fn close_if_empty(&self) -> io::Result<()> {
         let (mode, ours) = self.access()?;
         if !ours || mode == 0o700 {
@@ -166,7 +166,9 @@ impl LocalTree {
         let mut buffer = Vec::with_capacity(super::LIST_BUFFER);
         let mut entries = RawDir::new(&listing, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
-            if !matches!(entry?.file_name().to_bytes(), b"." | b".." | b"lost+found") {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b".." | b"lost+found") && name != layout::OWN.as_bytes() {
                 return Ok(());
             }
         }

@@ -9,7 +9,8 @@ use volwright_provisioner::{Class, Failure, Mark, MarkState, Result, Until};
 
 impl<T: Tree> Volumes<T> {
     /// Makes the volume, or finishes what an earlier call began. Answers its size. A directory that is there already and
-    /// not recorded is refused, even an empty one.
+    /// not recorded is refused, even an empty one. What is wanted, the intent with it, is recorded durably before anything
+    /// else is made.
     pub async fn provision(&self, place: &Place, mark: &Mark, wanted: &Wanted) -> Result<u64> {
         let _busy = self.enter(place).await?;
         match record::at(&self.tree, &place.path).await? {
@@ -17,21 +18,25 @@ impl<T: Tree> Volumes<T> {
             Some(found) if !found.is_of(place, mark) => {
                 return Err(another_volumes(place));
             }
-            Some(found) => match found.mark.state {
-                MarkState::Planned if found.wanted == *wanted => {}
-                MarkState::Planned => self.put(place, mark, MarkState::Planned, wanted).await?,
-                MarkState::Unpublished | MarkState::Published => {
-                    if let Some(size) = self.made_already(place, &found, wanted).await? {
-                        return Ok(size);
+            Some(found) => {
+                found.check_yields(place, mark)?;
+                let planned = Record::new(place, mark, MarkState::Planned, wanted);
+                match found.mark.state {
+                    MarkState::Planned if found == planned => record::settle(&self.tree).await?,
+                    MarkState::Planned => self.put(place, mark, MarkState::Planned, wanted).await?,
+                    MarkState::Unpublished | MarkState::Published => {
+                        if let Some(size) = self.made_already(place, mark, &found, wanted).await? {
+                            return Ok(size);
+                        }
+                    }
+                    MarkState::Retained | MarkState::Trashed => {
+                        return Err(Failure::not_ours(format!(
+                            "a volume that was kept is at the path {}; move it away, or choose another pathPattern",
+                            place.path
+                        )));
                     }
                 }
-                MarkState::Retained | MarkState::Trashed => {
-                    return Err(Failure::not_ours(format!(
-                        "a volume that was kept is at the path {}; move it away, or choose another pathPattern",
-                        place.path
-                    )));
-                }
-            },
+            }
         }
         self.make(place, mark, wanted).await?;
         Ok(wanted.size)
@@ -62,18 +67,26 @@ impl<T: Tree> Volumes<T> {
     }
 
     /// For a record that says the volume is made. `None`: it is gone and was never used, so make it anew.
-    async fn made_already(&self, place: &Place, found: &Record, wanted: &Wanted) -> Result<Option<u64>> {
+    async fn made_already(
+        &self,
+        place: &Place,
+        mark: &Mark,
+        found: &Record,
+        wanted: &Wanted,
+    ) -> Result<Option<u64>> {
         match find(&self.tree, &place.path).await? {
             Found::At { stat, .. } if stat.kind == FileKind::Directory => {
-                if found.wanted.size < wanted.size {
-                    // Without a quota a promise is all that a size is.
-                    let wanted = Wanted { size: wanted.size, ..found.wanted.clone() };
-                    self.put(place, &found.mark, found.mark.state, &wanted).await?;
+                // Without a quota a promise is all that a size is.
+                let size = found.wanted.size.max(wanted.size);
+                let promised = Wanted { size, intent: wanted.intent.clone(), ..found.wanted.clone() };
+                let now = Record::new(place, mark, found.mark.state, &promised);
+                if now != *found {
+                    record::put(&self.tree, &place.path, &now, Changed::Maybe).await?;
                 }
-                Ok(Some(found.wanted.size.max(wanted.size)))
+                Ok(Some(size))
             }
             Found::Missing if found.mark.state == MarkState::Unpublished => {
-                self.put(place, &found.mark, MarkState::Planned, wanted).await?;
+                self.put(place, mark, MarkState::Planned, wanted).await?;
                 Ok(None)
             }
             Found::At { .. } | Found::Missing | Found::InTheWay { .. } => Err(Failure::blocked(
@@ -94,18 +107,22 @@ impl<T: Tree> Volumes<T> {
                 // An earlier call moved it into place and got no further.
                 return self.put(place, mark, MarkState::Unpublished, wanted).await;
             }
-            Found::At { stat, .. } => return self.give_up(place, taken(place, stat.kind.as_str())).await,
+            Found::At { stat, .. } => {
+                return self.give_up(place, mark, taken(place, stat.kind.as_str())).await;
+            }
             Found::InTheWay { path, what } => {
-                return self.give_up(place, in_the_way(place, &path, what)).await;
+                return self.give_up(place, mark, in_the_way(place, &path, what)).await;
             }
         }
-        self.make_private(place, wanted).await?;
+        self.make_private(place, mark, wanted).await?;
         let moved = {
             let _paths = self.paths.lock().await;
             self.move_into_place(place).await
         };
         match moved {
-            Err(failure) if failure.class() == Class::NotOurs => return self.give_up(place, failure).await,
+            Err(failure) if failure.class() == Class::NotOurs => {
+                return self.give_up(place, mark, failure).await;
+            }
             moved => moved?,
         }
         self.put(place, mark, MarkState::Unpublished, wanted).await
@@ -113,7 +130,7 @@ impl<T: Tree> Volumes<T> {
 
     /// Is the thing at a planned path the one that we moved there? It is then as wanted, empty, and no longer under its
     /// private name.
-    pub(super) async fn is_our_new_one(&self, place: &Place, stat: &Stat, wanted: &Wanted) -> Result<bool> {
+    async fn is_our_new_one(&self, place: &Place, stat: &Stat, wanted: &Wanted) -> Result<bool> {
         let new = layout::own_dir(&self.tree, &NEW).await?;
         Ok(as_wanted(stat, wanted)
             && !self.exists(&new, &place.id.name()).await?
@@ -121,7 +138,7 @@ impl<T: Tree> Volumes<T> {
     }
 
     /// Makes the directory where nobody else can reach it, so that it appears with owner and mode or not at all.
-    async fn make_private(&self, place: &Place, wanted: &Wanted) -> Result<()> {
+    async fn make_private(&self, place: &Place, mark: &Mark, wanted: &Wanted) -> Result<()> {
         const DOING: &str = "making the volume's directory";
         let (new, name) = (layout::own_dir(&self.tree, &NEW).await?, place.id.name());
         let dir = match self.tree.make_dir(&new, &name).await {
@@ -151,7 +168,7 @@ impl<T: Tree> Volumes<T> {
                 shown(wanted.uid),
                 shown(wanted.gid),
             ));
-            return self.give_up(place, failure).await;
+            return self.give_up(place, mark, failure).await;
         }
         self.tree.sync(&dir).await.or_failure(Changed::Maybe, DOING)
     }
@@ -172,8 +189,11 @@ impl<T: Tree> Volumes<T> {
     }
 
     /// Takes back what was begun for a place that is not to be had, and passes on why.
-    async fn give_up<R>(&self, place: &Place, why: Failure) -> Result<R> {
+    async fn give_up<R>(&self, place: &Place, mark: &Mark, why: Failure) -> Result<R> {
         let _paths = self.paths.lock().await;
+        if let Some(found) = record::at(&self.tree, &place.path).await? {
+            found.check_yields(place, mark)?;
+        }
         self.remove_private(place).await?;
         self.prune_parents(&place.path).await?;
         record::remove(&self.tree, &place.path).await?;
@@ -227,7 +247,7 @@ impl<T: Tree> Volumes<T> {
 }
 
 /// Has the directory the mode and owner that were asked for?
-fn as_wanted(stat: &Stat, wanted: &Wanted) -> bool {
+pub(super) fn as_wanted(stat: &Stat, wanted: &Wanted) -> bool {
     stat.kind == FileKind::Directory
         && stat.mode == wanted.mode
         && wanted.uid.is_none_or(|uid| uid == stat.uid)

@@ -12,7 +12,7 @@ pub use self::list::{Inventory, Listed};
 
 use crate::failure::{Changed, ResultExt};
 use crate::locks::Locks;
-use crate::{Place, Record, RootId, Space, Tree, identity, record};
+use crate::{Place, RootId, Space, Tree, identity, record};
 use tokio::sync::OwnedMutexGuard;
 use volwright_provisioner::{Failure, Mark, MarkState, Result, Until, format_bytes};
 
@@ -78,7 +78,8 @@ impl<T: Tree> Volumes<T> {
         )))
     }
 
-    /// Writes the mark into the volume's record. Nothing is written where it is there already.
+    /// Writes the mark into the volume's record. Nothing is written where it is there already. The intent in the record
+    /// ends with the mark `unpublished`.
     pub async fn set_mark(&self, place: &Place, mark: &Mark) -> Result<()> {
         let _busy = self.enter(place).await?;
         let Some(found) = record::at(&self.tree, &place.path).await? else {
@@ -87,17 +88,14 @@ impl<T: Tree> Volumes<T> {
                 format!("the volume at {} has no record; restore it from a backup", place.path),
             ));
         };
-        if !found.is_of(place, mark) {
-            return Err(Failure::not_ours(format!("the path {} is another volume's", place.path)));
-        }
+        found.check_yields(place, mark)?;
         if found.mark == *mark {
             return Ok(());
         }
         if found.mark.state == MarkState::Planned {
             return Err(Failure::unavailable(format!("the volume at {} is not made yet", place.path)));
         }
-        let marked = Record { mark: mark.clone(), ..found };
-        record::put(&self.tree, &place.path, &marked, Changed::FirstStep).await
+        record::put(&self.tree, &place.path, &found.marked(mark.clone()), Changed::FirstStep).await
     }
 
     /// Begins a call on one volume: alone, and on the right root.

@@ -1,9 +1,10 @@
-//! Removing a volume: into the trash, record, contents, trash entry.
+//! Removing a volume: into the trash, record, contents, trash entry. An undo: only where it is empty, and in its place.
 
 use super::Volumes;
+use super::create::as_wanted;
 use super::empty::Emptied;
 use crate::failure::{Changed, ResultExt};
-use crate::layout::{self, TRASH, TRASH_DATA, TRASH_RECORD};
+use crate::layout::{self, NEW, TRASH, TRASH_DATA, TRASH_RECORD};
 use crate::walk::{Found, find};
 use crate::{ErrorKind, FileKind, Name, Place, Record, Stat, Tree, prefix, record};
 use std::time::Duration;
@@ -15,6 +16,9 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 impl<T: Tree> Volumes<T> {
     /// Destroys the volume. Its path is free as soon as it is in the trash; removing what is in it may take several
     /// calls. `Done` when it is already gone.
+    ///
+    /// A mark that says `unpublished` asks for an undo, which takes nothing that anybody has written: the directory goes
+    /// only if it is empty, in the one step that finds that out.
     pub async fn delete(&self, place: &Place, mark: &Mark) -> Result<Progress<()>> {
         let _busy = self.enter(place).await?;
         match record::at(&self.tree, &place.path).await? {
@@ -60,13 +64,15 @@ impl<T: Tree> Volumes<T> {
         if let Some(first) = mounts.first() {
             return Err(mounted(first));
         }
+        let undo = mark.state == MarkState::Unpublished;
         let _paths = self.paths.lock().await;
+        let there = find(&self.tree, &place.path).await?;
         // Read once more, last of all: what is said here decides.
-        let Some(found) = record::at(&self.tree, &place.path).await?.filter(|found| found.is_of(place, mark))
-        else {
-            return Err(Failure::not_ours(format!("the path {} is another volume's", place.path)));
-        };
-        match find(&self.tree, &place.path).await? {
+        let found = self.read_once_more(place, mark).await?;
+        if undo && matches!(found.mark.state, MarkState::Retained | MarkState::Trashed) {
+            return Err(blocked(place, "it was kept on purpose since"));
+        }
+        match there {
             Found::Missing => {}
             Found::InTheWay { path, what } => {
                 if found.mark.state != MarkState::Planned {
@@ -75,11 +81,13 @@ impl<T: Tree> Volumes<T> {
             }
             Found::At { parent, name, stat } => {
                 if found.mark.state == MarkState::Planned {
-                    self.remove_unused(place, &parent, &name, &stat, &found).await?;
-                } else if stat.kind == FileKind::Directory {
-                    self.move_to_trash(place, &found, &parent, &name, &stat).await?;
-                } else {
+                    self.remove_unused(place, mark, &parent, &name, &stat, &found).await?;
+                } else if stat.kind != FileKind::Directory {
                     return Err(blocked(place, &format!("it has become {}", stat.kind.as_str())));
+                } else if undo {
+                    self.remove_empty(place, &parent, &name).await?;
+                } else {
+                    self.move_to_trash(place, mark, &found, &parent, &name, &stat).await?;
                 }
             }
         }
@@ -88,34 +96,68 @@ impl<T: Tree> Volumes<T> {
         record::remove(&self.tree, &place.path).await
     }
 
-    /// A plan may have got as far as an empty directory in its place. Anything else there is foreign and stays.
+    async fn read_once_more(&self, place: &Place, mark: &Mark) -> Result<Record> {
+        let found = record::at(&self.tree, &place.path).await?;
+        let found = found
+            .ok_or_else(|| Failure::unavailable("the volume's record went away just now; looking again"))?;
+        found.check_yields(place, mark)?;
+        Ok(found)
+    }
+
+    /// A plan may have got as far as a directory in its place. Anything else there is foreign and stays.
     async fn remove_unused(
         &self,
         place: &Place,
+        mark: &Mark,
         parent: &T::Dir,
         name: &Name,
         stat: &Stat,
         found: &Record,
     ) -> Result<()> {
-        if !self.is_our_new_one(place, stat, &found.wanted).await? {
+        let new = layout::own_dir(&self.tree, &NEW).await?;
+        if stat.kind != FileKind::Directory || self.exists(&new, &place.id.name()).await? {
+            return Ok(()); // ours is a directory, and has left its private name when it is here
+        }
+        if !self.is_empty_at(place).await? {
+            if mark.state == MarkState::Unpublished {
+                // Ours, and written into before its record said that it is made, or somebody else's.
+                return Err(not_empty(place));
+            }
             return Ok(());
         }
-        match self.tree.remove_dir(parent, name).await {
-            Err(error)
-                if matches!(
-                    error.kind,
-                    ErrorKind::NotEmpty | ErrorKind::Missing | ErrorKind::NotADirectory
-                ) =>
-            {
-                Ok(())
-            }
-            result => result.or_failure(Changed::Maybe, "removing an unused volume"),
+        if !as_wanted(stat, &found.wanted) {
+            return Ok(());
         }
+        self.read_once_more(place, mark).await?;
+        self.remove_empty(place, parent, name).await
+    }
+
+    /// Removes the directory in its place if it is empty, which nobody but the file system can say for sure: between a
+    /// look and a move to the trash somebody may write.
+    async fn remove_empty(&self, place: &Place, parent: &T::Dir, name: &Name) -> Result<()> {
+        const DOING: &str = "removing an unused volume";
+        match self.tree.remove_dir(parent, name).await {
+            Ok(()) => {}
+            Err(error) => match error.kind {
+                ErrorKind::Missing => {}
+                ErrorKind::NotEmpty => return Err(not_empty(place).caused_by(error)),
+                ErrorKind::NotADirectory => {
+                    return Err(blocked(place, "it has become a link or a file").caused_by(error));
+                }
+                ErrorKind::Busy | ErrorKind::CrossesMount => {
+                    return Err(mounted(&place.path.to_string()).caused_by(error));
+                }
+                _ => return Err(error).or_failure(Changed::Maybe, DOING),
+            },
+        }
+        // Before its record goes: a directory that came back after a power failure would be nobody's.
+        self.tree.sync(parent).await.or_failure(Changed::Maybe, DOING)
     }
 
     async fn move_to_trash(
         &self,
         place: &Place,
+        mark: &Mark,
         found: &Record,
         parent: &T::Dir,
         name: &Name,
@@ -136,7 +178,9 @@ impl<T: Tree> Volumes<T> {
         let entry = layout::open_or_make(&self.tree, &trash, &place.id.name()).await;
         let entry = entry.or_failure(Changed::FirstStep, DOING)?;
         // The record goes along before the volume moves: from then on the trash entry speaks for it.
-        record::write(&self.tree, &entry, &TRASH_RECORD, found, Changed::FirstStep).await?;
+        let record = found.clone().without_intent();
+        record::write(&self.tree, &entry, &TRASH_RECORD, &record, Changed::FirstStep).await?;
+        self.read_once_more(place, mark).await?;
         match self.tree.rename(parent, name, &entry, &TRASH_DATA).await {
             Err(error) if error.kind == ErrorKind::Exists => {
                 return Err(blocked(place, "a part of it is in the trash already").caused_by(error));
@@ -180,8 +224,7 @@ impl<T: Tree> Volumes<T> {
         if let Some(data) = data {
             // The mark, read as the last thing before what cannot be taken back.
             match record::read(&self.tree, &entry, &TRASH_RECORD).await? {
-                Some(found) if found.is_of(place, mark) => {}
-                Some(_) => return Err(Failure::not_ours("the volume in the trash is another owner's")),
+                Some(found) => found.check_yields(place, mark)?,
                 None => return Err(blocked(place, "its record in the trash is missing")),
             }
             if let Emptied::NotYet { removed } = self.empty(&data).await? {
@@ -219,6 +262,10 @@ impl<T: Tree> Volumes<T> {
 fn blocked(place: &Place, why: &str) -> Failure {
     let path = &place.path;
     Failure::blocked(Until::OperatorActs, format!("the volume {path} is kept: {why}. Somebody must look"))
+}
+
+fn not_empty(place: &Place) -> Failure {
+    blocked(place, "it is not empty any more, and no PV is known to speak for it")
 }
 
 pub(super) fn mounted(what: &str) -> Failure {

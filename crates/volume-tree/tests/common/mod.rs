@@ -4,6 +4,7 @@
 
 pub mod faulty;
 
+use self::faulty::{Die, Faulty};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
@@ -11,7 +12,9 @@ use std::path::{Path, PathBuf};
 use volwright_provisioner::{
     ClaimUid, Class, Epoch, InstallationId, Mark, MarkState, Progress, PvName, RelativePath, Result,
 };
-use volwright_volume_tree::{LocalOptions, LocalTree, Place, Tree, Volumes, Wanted, make_identity};
+use volwright_volume_tree::{
+    LocalOptions, LocalTree, Look, Place, Tree, Volumes, Wanted, look, make_identity,
+};
 
 pub const ANYWHERE: LocalOptions = LocalOptions { require_mount: false, allow_volatile: true };
 
@@ -112,12 +115,32 @@ pub fn mark(owner: &str) -> Mark {
     }
 }
 
+/// What a call bears that undoes a create.
+pub fn undoing(owner: &str) -> Mark {
+    mark(owner).with_state(MarkState::Unpublished)
+}
+
+/// What a call bears that deletes the volume of a released PV.
+pub fn released(owner: &str) -> Mark {
+    mark(owner).with_state(MarkState::Published)
+}
+
+/// The same mark, under the leader of that number.
+pub fn under(mark: &Mark, number: u64) -> Mark {
+    Mark { epoch: Epoch { number, token: 0 }, ..mark.clone() }
+}
+
 pub fn place(path: &str, owner: &str) -> Place {
     Place::new(RelativePath::parse(path).unwrap(), &mark(owner))
 }
 
 pub fn wanted() -> Wanted {
-    Wanted { size: 1 << 20, mode: 0o777, uid: None, gid: None, notes: BTreeMap::new() }
+    Wanted { size: 1 << 20, mode: 0o777, uid: None, gid: None, notes: BTreeMap::new(), intent: None }
+}
+
+/// The same, with the engine's note.
+pub fn wanted_for(intent: &str) -> Wanted {
+    Wanted { intent: Some(intent.to_owned()), ..wanted() }
 }
 
 /// Provisions and publishes.
@@ -130,9 +153,14 @@ pub fn provision<T: Tree>(volumes: &Volumes<T>, path: &str, owner: &str) -> Resu
 
 /// Deletes until it is done.
 pub fn delete<T: Tree>(volumes: &Volumes<T>, path: &str, owner: &str) -> Result<u32> {
+    delete_as(volumes, path, &released(owner))
+}
+
+/// Deletes with this mark until it is done.
+pub fn delete_as<T: Tree>(volumes: &Volumes<T>, path: &str, mark: &Mark) -> Result<u32> {
     block_on(async {
         for calls in 1..1_000_000 {
-            if let Progress::Done(()) = volumes.delete(&place(path, owner), &mark(owner)).await? {
+            if let Progress::Done(()) = volumes.delete(&place(path, mark.owner.as_str()), mark).await? {
                 return Ok(calls);
             }
         }
@@ -167,4 +195,16 @@ pub fn fill(volume: &Path, outside: &Path) {
     std::fs::create_dir(volume.join(".volwright-moved-1")).unwrap();
     std::os::unix::net::UnixListener::bind(volume.join("socket")).unwrap();
     std::fs::set_permissions(volume.join("f"), std::fs::Permissions::from_mode(0o400)).unwrap();
+}
+
+/// Volumes over a tree that something is done to.
+pub fn with(fixture: &Fixture, make: impl FnOnce(LocalTree) -> Faulty) -> Volumes<Faulty> {
+    let tree = fixture.tree();
+    let Look::Shown(id) = block_on(look(&tree)).unwrap() else { panic!("no identity") };
+    Volumes::new(make(tree), id)
+}
+
+/// Volumes over a tree that dies at the chosen operation.
+pub fn faulty(fixture: &Fixture, at: usize, die: Die) -> Volumes<Faulty> {
+    with(fixture, |tree| Faulty::new(tree, at, die))
 }
