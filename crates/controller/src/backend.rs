@@ -9,7 +9,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use volwright_provisioner::{
     BoxFuture, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, Observed, ParameterMap,
-    Progress, Provisioned, Provisioner, Request, Result, VolumeSource, parse_parameters,
+    Progress, Provisioned, Provisioner, Request, Result, VolumeSource, parameter_problems, parse_parameters,
 };
 
 /// A handle as it is stored: who wrote it, in which version, and the backend's own JSON.
@@ -62,6 +62,10 @@ pub trait Backend: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// What a class offers. `Err` is `Invalid`: unknown or unreadable parameters, with the list of known ones.
     fn capabilities(&self, parameters: &ParameterMap) -> Result<Capabilities>;
+    /// All that is wrong with a class's parameters. Empty where [`capabilities`](Self::capabilities) succeeds.
+    fn parameter_problems(&self, parameters: &ParameterMap) -> Vec<String> {
+        refusal(self.capabilities(parameters))
+    }
     /// Can this handle be used here?
     fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError>;
     /// What the PV says.
@@ -143,6 +147,16 @@ impl<P: Provisioner> Typed<P> {
     }
 }
 
+fn refusal(offered: Result<Capabilities>) -> Vec<String> {
+    offered.err().map(|failure| failure.message().to_owned()).into_iter().collect()
+}
+
+/// All that is wrong with a class's parameters, as far as it can be told without a backend that is connected.
+pub fn problems_of_class<P: Provisioner>(parameters: &ParameterMap) -> Vec<String> {
+    let problems = parameter_problems::<P::Parameters>(&without_engine_keys(parameters));
+    problems.iter().map(ToString::to_string).collect()
+}
+
 /// The engine's own keys are taken off before the backend sees the parameters.
 fn without_engine_keys(map: &ParameterMap) -> ParameterMap {
     map.iter()
@@ -158,6 +172,11 @@ impl<P: Provisioner> Backend for Typed<P> {
 
     fn capabilities(&self, parameters: &ParameterMap) -> Result<Capabilities> {
         self.0.capabilities(&Self::parameters(parameters)?)
+    }
+
+    fn parameter_problems(&self, parameters: &ParameterMap) -> Vec<String> {
+        let problems = problems_of_class::<P>(parameters);
+        if problems.is_empty() { refusal(self.capabilities(parameters)) } else { problems }
     }
 
     fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError> {
@@ -226,7 +245,10 @@ impl<P: Provisioner> Backend for Typed<P> {
             let items = self.0.inventory().await?;
             items
                 .into_iter()
-                .map(|item| Ok(InventoryItem { handle: Self::wrap(&item.handle)?, observed: item.observed }))
+                .map(|item| {
+                    let handle = Self::wrap(&item.handle)?;
+                    Ok(InventoryItem { handle, observed: item.observed, intent: item.intent })
+                })
                 .collect()
         })
     }

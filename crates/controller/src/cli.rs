@@ -1,12 +1,15 @@
 //! The command line of every provisioner: `run` and `doctor`, the shared flags and the backend's own.
 
 mod args; // flags
+mod coordination; // which journal, and who leads
+mod release; // an uninstall for good
 mod run; // flags to engine
 #[cfg(test)]
 pub(crate) mod shelf; // a backend for tests
 
-pub use self::args::{ClusterArgs, EngineArgs, RunOptions};
-pub use self::run::{RunError, serve, serve_with};
+pub use self::args::{ClusterArgs, EngineArgs, LeaseArgs, RunOptions};
+pub use self::release::{ReleaseArgs, release_finalizers};
+pub use self::run::{RunError, serve};
 pub use crate::logs::{LogArgs, LogFormat};
 
 use crate::client::{chain, connect};
@@ -31,9 +34,10 @@ const WORKER_THREADS: usize = 2;
 /// would let a burst of deletes take 512 stacks.
 const BLOCKING_THREADS: usize = 64;
 
-/// What the process may take beyond the drain of the engine: the last events and HTTP answers. Then it ends regardless,
-/// before the kubelet's SIGKILL if terminationGracePeriodSeconds is set as the help says.
-const BEYOND_DRAIN: Duration = Duration::from_secs(5);
+/// What the process may take beyond the drain of the engine: to release the lease (2 s), then for the last events and HTTP
+/// answers (3 s), and some air. Then it ends regardless, before the kubelet's SIGKILL if terminationGracePeriodSeconds is
+/// set as the help says.
+const BEYOND_DRAIN: Duration = Duration::from_secs(7);
 
 #[derive(clap::Parser)]
 #[command(
@@ -55,6 +59,32 @@ enum Command<A: clap::Args> {
     Run(Box<RunCommand<A>>),
     /// Look at everything that serving claims needs, and say what is wrong and how to mend it. Changes nothing
     Doctor(Box<DoctorCommand<A>>),
+    /// Take the finalizers of this provisioner off its PVs, when it is uninstalled for good. No data is touched: each
+    /// line says where it stays
+    ReleaseFinalizers(Box<ReleaseCommand<A>>),
+    /// Look at flags and storage classes without a cluster
+    #[command(subcommand)]
+    Config(ConfigCommand<A>),
+}
+
+#[derive(clap::Subcommand)]
+enum ConfigCommand<A: clap::Args> {
+    /// Say what is wrong with the flags of `run`, given here, and with the storage classes in files. Asks nobody
+    Check(Box<CheckCommand<A>>),
+}
+
+#[derive(clap::Args)]
+struct CheckCommand<A: clap::Args> {
+    /// A YAML file with storage classes; other objects in it are passed over. May be given several times
+    #[arg(long = "class", value_name = "FILE")]
+    classes: Vec<std::path::PathBuf>,
+    /// How findings are written to standard output
+    #[arg(long, env = "VOLWRIGHT_OUTPUT", value_enum, default_value_t = Output::Text)]
+    output: Output,
+    #[command(flatten)]
+    options: RunOptions,
+    #[command(flatten, next_help_heading = "Storage system")]
+    backend: A,
 }
 
 #[derive(clap::Args)]
@@ -70,10 +100,30 @@ struct DoctorCommand<A: clap::Args> {
     #[command(flatten)]
     cluster: ClusterArgs,
     #[command(flatten)]
+    lease: LeaseArgs,
+    #[command(flatten)]
     logs: LogArgs,
     /// How findings are written to standard output
     #[arg(long, env = "VOLWRIGHT_OUTPUT", value_enum, default_value_t = Output::Text)]
     output: Output,
+    /// Only what this check found. May be given several times; Warning events name the one that explains them. The exit
+    /// code is of what is shown
+    #[arg(long, env = "VOLWRIGHT_CHECK", value_name = "CHECK", value_delimiter = ',', value_parser = doctor::CHECKS)]
+    check: Vec<String>,
+    #[command(flatten, next_help_heading = "Storage system")]
+    backend: A,
+}
+
+#[derive(clap::Args)]
+struct ReleaseCommand<A: clap::Args> {
+    #[command(flatten)]
+    release: ReleaseArgs,
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    #[command(flatten)]
+    lease: LeaseArgs,
+    #[command(flatten)]
+    logs: LogArgs,
     #[command(flatten, next_help_heading = "Storage system")]
     backend: A,
 }
@@ -97,6 +147,8 @@ pub fn main<P: Provisioner>() -> ExitCode {
     logs::init(match &command {
         Command::Run(command) => &command.options.logs,
         Command::Doctor(command) => &command.logs,
+        Command::ReleaseFinalizers(command) => &command.logs,
+        Command::Config(ConfigCommand::Check(command)) => &command.options.logs,
     });
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)
@@ -112,6 +164,8 @@ pub fn main<P: Provisioner>() -> ExitCode {
         match command {
             Command::Run(command) => run::<P>(*command).await.map(|()| ExitCode::SUCCESS),
             Command::Doctor(command) => diagnose::<P>(*command).await,
+            Command::ReleaseFinalizers(command) => let_go::<P>(*command).await,
+            Command::Config(ConfigCommand::Check(command)) => check::<P>(&command),
         }
     });
     // A blocking call that does not end must not keep the process.
@@ -152,12 +206,34 @@ async fn run<P: Provisioner>(command: RunCommand<P::Args>) -> Result<(), RunErro
 }
 
 async fn diagnose<P: Provisioner>(command: DoctorCommand<P::Args>) -> Result<ExitCode, RunError> {
-    let DoctorCommand { cluster, logs: _, output, backend } = command;
-    let report = match connect(cluster.kubeconfig.as_deref(), P::BACKEND).await {
-        Ok(clients) => doctor::examine::<P>(&cluster, backend, &clients).await?,
+    let DoctorCommand { cluster, lease, logs: _, output, check, backend } = command;
+    let mut report = match connect(cluster.kubeconfig.as_deref(), P::BACKEND).await {
+        Ok(clients) => doctor::examine::<P>(&cluster, &lease, backend, &clients).await?,
         Err(error) => return Err(error.into()),
     };
+    report.only(&check);
     report.write(output, &mut io::stdout().lock()).map_err(RunError::System)?;
+    Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+async fn let_go<P: Provisioner>(command: ReleaseCommand<P::Args>) -> Result<ExitCode, RunError> {
+    let ReleaseCommand { release, cluster, lease, logs: _, backend } = command;
+    let clients = connect(cluster.kubeconfig.as_deref(), P::BACKEND).await?;
+    let mut out = io::stdout().lock();
+    let all = release_finalizers::<P>(&cluster, &lease, release, &backend, &clients, &mut out).await?;
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn check<P: Provisioner>(command: &CheckCommand<P::Args>) -> Result<ExitCode, RunError> {
+    let read = |path: &std::path::PathBuf| {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path);
+        text.map(|text| (name.clone(), text))
+            .map_err(|error| RunError::Config(format!("cannot read {name}: {error}")))
+    };
+    let files = command.classes.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let report = doctor::check_config::<P>(&command.options, &command.backend, &files);
+    report.write(command.output, &mut io::stdout().lock()).map_err(RunError::System)?;
     Ok(if report.is_well() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

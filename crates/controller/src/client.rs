@@ -49,6 +49,22 @@ impl Clients {
     pub fn same(client: Client) -> Self {
         Self { requests: client.clone(), watches: client }
     }
+
+    /// Clients over something else than connections, such as a simulated network, with the deadlines that those of
+    /// [`connect`] have.
+    pub fn over<S, B>(service: S, namespace: &str) -> Self
+    where
+        S: Service<http::Request<Body>, Response = http::Response<B>> + Clone + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        B: axum::body::HttpBody<Data = axum::body::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self {
+            requests: Client::new(service.clone(), namespace),
+            watches: Client::new(HeadersWithin(HEADERS_DEADLINE).layer(service), namespace),
+        }
+    }
 }
 
 /// Why no client could be made. An API server that is down is not among the reasons.
@@ -185,7 +201,7 @@ where
     S: Service<http::Request<Body>, Response = R>,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
-    R: 'static,
+    R: Send + 'static,
 {
     type Response = R;
     type Error = BoxError;

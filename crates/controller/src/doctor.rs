@@ -2,17 +2,29 @@
 //!
 //! Changes nothing: the questions about permissions are the API's own reviews, which are not stored.
 
+mod access; // permissions
+mod claims; // claims that wait, and for what
+mod clock; // this clock and the API server's
+mod config; // flags and class files, without a cluster
+mod leadership; // lease and journal
+mod pages; // long lists
+mod volumes; // volumes that wait to be deleted, drivers that others need
+
+pub use self::access::{Access, required_access};
+pub use self::config::check_config;
+pub(crate) use self::leadership::live_holder;
+
+use self::access::{Flags, INSTALLATION_FLAG, look_at_access};
 use crate::backend::{Backend, Typed};
-use crate::cli::{ClusterArgs, RunError};
+use crate::cli::{ClusterArgs, LeaseArgs, RunError};
 use crate::client::{Clients, chain, describe};
-use crate::decide::ClassView;
+use crate::decide::claim::on_delete;
+use crate::decide::{ClassView, Identity};
 use crate::engine::context::{EngineContext, fetch_installation, fetch_node};
+use crate::names::{CLAIMS_CHECK, VOLUMES_CHECK};
 use crate::objects::Class;
 use clap::ValueEnum;
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
-};
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams};
 use kube::{Client, Error};
 use serde::Serialize;
 use std::io::{self, Write};
@@ -29,101 +41,6 @@ const BACKEND_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Storage classes that are looked at. There are fewer everywhere; more would only make the report unreadable.
 const MAX_CLASSES: usize = 200;
-
-/// One permission that is needed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Access {
-    /// API group; empty for the core group.
-    pub group: &'static str,
-    /// Plural name.
-    pub resource: &'static str,
-    /// As RBAC spells it.
-    pub verb: &'static str,
-    /// What does not work without it.
-    pub why: &'static str,
-    /// The flag that makes it needless.
-    pub unless: Option<&'static str>,
-}
-
-impl Access {
-    /// Resource and group, as `kubectl auth can-i` spells them.
-    pub fn resource_and_group(&self) -> String {
-        if self.group.is_empty() {
-            self.resource.to_owned()
-        } else {
-            format!("{}.{}", self.resource, self.group)
-        }
-    }
-}
-
-/// The flag that names the installation.
-const INSTALLATION_FLAG: &str = "--installation-id";
-
-/// What the engine must be allowed to do, cluster-wide. The charts' ClusterRoles are checked against it.
-pub fn required_access(placement: &Placement) -> Vec<Access> {
-    let access = |group, resource, verb, why| Access { group, resource, verb, why, unless: None };
-    let mut all = vec![
-        access(
-            "",
-            "persistentvolumeclaims",
-            "get",
-            "no volume is made, since each claim is read once more just before",
-        ),
-        access("", "persistentvolumeclaims", "list", "claims are not seen at all"),
-        access("", "persistentvolumeclaims", "watch", "new claims are not seen"),
-        access(
-            "",
-            "persistentvolumeclaims",
-            "patch",
-            "the scheduler cannot be asked for another node when one is full",
-        ),
-        access(
-            "",
-            "persistentvolumes",
-            "get",
-            "nothing is deleted, since each volume is read once more just before",
-        ),
-        access("", "persistentvolumes", "list", "volumes are not seen at all"),
-        access("", "persistentvolumes", "watch", "released volumes are not seen"),
-        access("", "persistentvolumes", "create", "no claim gets its volume"),
-        access(
-            "",
-            "persistentvolumes",
-            "patch",
-            "finalizers cannot be put on or taken off, so deletes never end",
-        ),
-        access("", "persistentvolumes", "delete", "released volumes stay"),
-        access("storage.k8s.io", "storageclasses", "get", "a single class cannot be read again"),
-        access("storage.k8s.io", "storageclasses", "list", "classes are not seen at all"),
-        access("storage.k8s.io", "storageclasses", "watch", "new classes are not seen"),
-        access(
-            "",
-            "nodes",
-            "get",
-            "late binding does not work, since the chosen node's labels are not known",
-        ),
-        access("events.k8s.io", "events", "create", "users do not see why their claims wait"),
-        access("events.k8s.io", "events", "patch", "repeated events are not counted"),
-        Access {
-            unless: Some(INSTALLATION_FLAG),
-            ..access(
-                "",
-                "namespaces",
-                "get",
-                "there is no uid of kube-system to mark volumes as this cluster's",
-            )
-        },
-    ];
-    if let Placement::PerNode { .. } = placement {
-        let why = "a class with Immediate binding is not told of, or by every node at once";
-        all.push(access("events.k8s.io", "events", "list", why));
-    }
-    if *placement == Placement::Central {
-        let why = "nothing is deleted, since it might still be attached somewhere";
-        all.push(access("storage.k8s.io", "volumeattachments", "list", why));
-    }
-    all
-}
 
 /// How a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -142,6 +59,8 @@ pub enum Status {
     Ok,
     /// Nothing is wrong, but the reader may have expected something else.
     Note,
+    /// Claims are served, and something waits for an operator.
+    Warn,
     /// Serving claims suffers.
     Fail,
 }
@@ -149,6 +68,8 @@ pub enum Status {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
+    /// The check that looked: one of [`CHECKS`], which Warning events name too.
+    pub check: &'static str,
     /// What was looked at.
     pub subject: String,
     /// How it was found.
@@ -160,11 +81,27 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
+/// The checks, in the order of looking.
+pub const CHECKS: [&str; 10] = [
+    "api-server",
+    "clock",
+    "access",
+    "leader",
+    "installation",
+    "node",
+    "backend",
+    "classes",
+    CLAIMS_CHECK,
+    VOLUMES_CHECK,
+];
+
 /// All that was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// In the order of looking.
     pub findings: Vec<Finding>,
+    #[serde(skip)]
+    check: &'static str,
 }
 
 impl Report {
@@ -182,10 +119,11 @@ impl Report {
             )?;
             return writeln!(to);
         }
-        for Finding { subject, status, detail, remedy } in &self.findings {
+        for Finding { check: _, subject, status, detail, remedy } in &self.findings {
             let word = match status {
                 Status::Ok => "ok  ",
                 Status::Note => "note",
+                Status::Warn => "warn",
                 Status::Fail => "FAIL",
             };
             writeln!(to, "{word}  {subject}: {detail}")?;
@@ -193,16 +131,29 @@ impl Report {
                 writeln!(to, "      -> {remedy}")?;
             }
         }
-        let failed = self.findings.iter().filter(|finding| finding.status == Status::Fail).count();
-        match failed {
+        let count = |status| self.findings.iter().filter(|finding| finding.status == status).count();
+        match count(Status::Fail) {
+            0 if count(Status::Warn) > 0 => writeln!(to, "\nClaims are served, but mind the warnings."),
             0 => writeln!(to, "\nAll is well."),
             1 => writeln!(to, "\n1 thing is wrong."),
             n => writeln!(to, "\n{n} things are wrong."),
         }
     }
 
+    /// Leaves out what other checks found; an empty list leaves all.
+    pub fn only(&mut self, checks: &[String]) {
+        self.findings
+            .retain(|finding| checks.is_empty() || checks.iter().any(|check| check == finding.check));
+    }
+
+    /// What is found from here on was found by this check.
+    fn begin(&mut self, check: &'static str) {
+        self.check = check;
+    }
+
     fn add(&mut self, subject: impl Into<String>, status: Status, detail: impl Into<String>) {
-        self.findings.push(Finding { subject: subject.into(), status, detail: detail.into(), remedy: None });
+        let (subject, detail) = (subject.into(), detail.into());
+        self.findings.push(Finding { check: self.check, subject, status, detail, remedy: None });
     }
 
     fn ok(&mut self, subject: impl Into<String>, detail: impl Into<String>) {
@@ -223,6 +174,7 @@ impl Report {
 /// Looks at everything. Only wrong flags are an error; all else is in the report.
 pub async fn examine<P: Provisioner>(
     cluster: &ClusterArgs,
+    lease: &LeaseArgs,
     args: P::Args,
     clients: &Clients,
 ) -> Result<Report, RunError> {
@@ -230,12 +182,30 @@ pub async fn examine<P: Provisioner>(
     let names = cluster.names(P::BACKEND);
     let client = &clients.requests;
     let mut report = Report::default();
+    report.begin("api-server");
     if !look_at_server(&mut report, client).await {
         return Ok(report);
     }
-    look_at_access(&mut report, client, &placement, cluster.installation_id.is_some()).await;
+    report.begin("clock");
+    clock::look(&mut report, client).await;
+    let namespace = lease.namespace_or(client);
+    let flags = Flags {
+        has_installation: cluster.installation_id.is_some(),
+        leader_elect: lease.leader_elect,
+        namespace,
+    };
+    report.begin("access");
+    look_at_access(&mut report, client, &placement, &flags).await;
+    report.begin("leader");
+    if placement == Placement::Central {
+        let name = names.first().map_or("", String::as_str);
+        leadership::look(&mut report, client, namespace, name, lease.leader_elect).await;
+    }
+    report.begin("installation");
     let installation = look_at_installation(&mut report, client, cluster).await;
+    report.begin("node");
     let node = look_at_node(&mut report, client, &placement).await;
+    report.begin("backend");
     let backend = if let (Some(installation), Some(node)) = (installation, node) {
         let context = EngineContext::new(client.clone(), installation, node, names.clone(), DEADLINE);
         connect_backend::<P>(&mut report, args, context).await
@@ -243,10 +213,20 @@ pub async fn examine<P: Provisioner>(
         report.add("backend", Status::Note, "not looked at, since it needs what failed above");
         None
     };
-    look_at_classes(&mut report, client, &names, backend.as_deref()).await;
-    if let Some(backend) = backend {
-        look_at_backend(&mut report, &*backend).await;
+    if let Some(backend) = &backend {
+        look_at_backend(&mut report, &**backend).await;
     }
+    report.begin("classes");
+    let classes = look_at_classes(&mut report, client, &names, backend.as_deref()).await;
+    let node = match placement {
+        Placement::PerNode { node } => Some(node),
+        Placement::Central => None,
+    };
+    let identity = Identity { names, node, ..Identity::default() };
+    report.begin(CLAIMS_CHECK);
+    claims::look(&mut report, client, &identity, &classes, backend.as_deref()).await;
+    report.begin(VOLUMES_CHECK);
+    volumes::look(&mut report, client, &identity, backend.as_deref()).await;
     Ok(report)
 }
 
@@ -263,50 +243,6 @@ async fn look_at_server(report: &mut Report, client: &Client) -> bool {
         }
     }
     true
-}
-
-async fn look_at_access(report: &mut Report, client: &Client, placement: &Placement, has_installation: bool) {
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
-    for access in required_access(placement) {
-        if has_installation && access.unless == Some(INSTALLATION_FLAG) {
-            continue;
-        }
-        let subject = format!("may {} {}", access.verb, access.resource_and_group());
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    group: Some(access.group.to_owned()),
-                    resource: Some(access.resource.to_owned()),
-                    verb: Some(access.verb.to_owned()),
-                    ..ResourceAttributes::default()
-                }),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
-        };
-        match within(reviews.create(&PostParams::default(), &review)).await {
-            Ok(answer) if answer.status.as_ref().is_some_and(|status| status.allowed) => {
-                report.ok(subject, "yes");
-            }
-            Ok(_) => {
-                report.fail(subject, format!("no; without it {}", access.why));
-                report.remedy(match access.unless {
-                    Some(flag) => format!("{}, or give {flag}", rule(&access)),
-                    None => rule(&access),
-                });
-            }
-            Err(error) => {
-                report.fail(subject, error.text("create", "selfsubjectaccessreviews.authorization.k8s.io"));
-            }
-        }
-    }
-}
-
-fn rule(access: &Access) -> String {
-    format!(
-        "add to the ClusterRole: {{apiGroups: [{:?}], resources: [{}], verbs: [{}]}}",
-        access.group, access.resource, access.verb
-    )
 }
 
 async fn look_at_installation(
@@ -375,24 +311,24 @@ async fn connect_backend<P: Provisioner>(
     None
 }
 
+/// Returns all classes, whosever they are.
 async fn look_at_classes(
     report: &mut Report,
     client: &Client,
     names: &[String],
     backend: Option<&dyn Backend>,
-) {
+) -> Vec<ClassView> {
     let api: Api<Class> = Api::all(client.clone());
-    let classes = match within(api.list(&ListParams::default())).await {
-        Ok(list) => list.items,
+    let classes: Vec<_> = match within(api.list(&ListParams::default())).await {
+        Ok(list) => list.items.iter().map(Class::view).collect(),
         Err(error) => {
             report.fail("storage classes", error.text("list", "storageclasses.storage.k8s.io"));
-            return;
+            return Vec::new();
         }
     };
-    let ours = classes.iter().map(Class::view).filter(|class| names.contains(&class.provisioner));
     let before = report.findings.len();
-    for class in ours.take(MAX_CLASSES) {
-        look_at_class(report, &class, backend);
+    for class in classes.iter().filter(|class| names.contains(&class.provisioner)).take(MAX_CLASSES) {
+        look_at_class(report, class, backend);
     }
     if report.findings.len() == before {
         report.add(
@@ -402,6 +338,23 @@ async fn look_at_classes(
         );
         report.remedy("make one, or install the chart with a class");
     }
+    for class in classes.iter().filter(|class| is_nearly_ours(&class.provisioner, names)).take(MAX_CLASSES) {
+        report.add(
+            format!("storage class {}", class.name),
+            Status::Warn,
+            format!("names the provisioner {:?}, which is not {}", class.provisioner, names.join(" or ")),
+        );
+        report.remedy(
+            "if this provisioner was meant: delete the class, make it again with that name, and make its claims anew",
+        );
+    }
+    classes
+}
+
+/// A slip of the hand? Its claims would wait for ever, and nobody would say why.
+fn is_nearly_ours(provisioner: &str, names: &[String]) -> bool {
+    let slip = |name: &String| strsim::damerau_levenshtein(name, provisioner) == 1;
+    names.iter().all(|name| name != provisioner) && names.iter().any(slip)
 }
 
 fn look_at_class(report: &mut Report, class: &ClassView, backend: Option<&dyn Backend>) {
@@ -414,14 +367,11 @@ fn look_at_class(report: &mut Report, class: &ClassView, backend: Option<&dyn Ba
         );
         return;
     };
+    // All at once: a class cannot be changed, only made anew.
+    let mut problems = backend.parameter_problems(&class.parameters);
+    problems.extend(on_delete(class).err());
     match backend.capabilities(&class.parameters) {
-        Err(failure) => {
-            report.fail(subject, chain(&failure));
-            report.remedy(
-                "classes cannot be changed: delete this one and make it again with the right parameters",
-            );
-        }
-        Ok(offered) => match offered.binding {
+        Ok(offered) if problems.is_empty() => match offered.binding {
             Binding::LateOnly { reason } if !class.late_binding => {
                 report.fail(
                     subject,
@@ -431,6 +381,12 @@ fn look_at_class(report: &mut Report, class: &ClassView, backend: Option<&dyn Ba
             }
             _ => report.ok(subject, "its parameters are understood"),
         },
+        _ => {
+            report.fail(subject, problems.join("; "));
+            report.remedy(
+                "classes cannot be changed: delete this one and make it again with the right parameters",
+            );
+        }
     }
 }
 

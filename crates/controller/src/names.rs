@@ -30,8 +30,27 @@ pub const NODE_NAME: &str = "volwright.io/node-name";
 pub const PROVISIONER: &str = "volwright.io/provisioner";
 /// On a PV: uid of the claim it was made for; part of the volume's mark. `spec.claimRef` may be re-pointed by a populator.
 pub const OWNER: &str = "volwright.io/owner";
+/// On a PV that `release-finalizers` let go of: when. Its data is nobody's business until the provisioner runs again.
+pub const RELEASED: &str = "volwright.io/finalizer-released";
+/// On a ConfigMap of the journal: whose it is. A label, so that an operator finds all of them.
+pub const JOURNAL_PROVISIONER: &str = "volwright.io/provisioner";
+/// On a ConfigMap of the journal: number and token of the leader that wrote it.
+pub const JOURNAL_EPOCH: &str = "volwright.io/journal-epoch";
+/// On a ConfigMap of the journal: how many commits it has had.
+pub const JOURNAL_COMMITS: &str = "volwright.io/journal-commits";
+/// On the journal's first ConfigMap: how many there are.
+pub const JOURNAL_SHARDS: &str = "volwright.io/journal-shards";
+/// On the journal's first ConfigMap: why nothing is deleted. An operator takes it off to acknowledge.
+pub const DELETES_STOPPED: &str = "volwright.io/deletes-stopped";
+/// Kubernetes' own label for what made an object.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Class parameter that the engine itself reads.
 pub const ON_DELETE_PARAMETER: &str = "onDelete";
+
+/// The check of `doctor` that a Warning on a claim names.
+pub const CLAIMS_CHECK: &str = "claims";
+/// The check of `doctor` that a Warning on a PV names.
+pub const VOLUMES_CHECK: &str = "volumes";
 
 /// The value of [`NODE_LABEL`]. Node names have up to 253 bytes, label values 63. Sixteen hex digits are enough: an agent
 /// that sees a PV of another node by collision still compares the full name.
@@ -41,6 +60,28 @@ pub fn node_hash(node: &str) -> String {
         write!(text, "{byte:02x}").ok();
         text
     })
+}
+
+/// The value of [`PROVISIONER`] where it is a label, on a lease: the name itself if a label can hold it, else its hash.
+pub fn provisioner_label(provisioner: &str) -> String {
+    const LONGEST: usize = 63;
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let fits = provisioner.len() <= LONGEST
+        && edge(provisioner.chars().next())
+        && edge(provisioner.chars().last())
+        && provisioner.chars().all(good);
+    if fits { provisioner.to_owned() } else { node_hash(provisioner) }
+}
+
+/// Base of the names of the journal's ConfigMaps.
+pub fn journal(provisioner: &str) -> String {
+    format!("{provisioner}-journal")
+}
+
+/// Name of the journal's ConfigMap with this number. `journal` is as [`journal`] makes it.
+pub fn journal_shard(journal: &str, number: usize) -> String {
+    format!("{journal}-{number}")
 }
 
 /// Name of the PV for a claim: the library's default.

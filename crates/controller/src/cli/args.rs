@@ -1,5 +1,6 @@
 //! Flags that every provisioner has. Each is also an environment variable; a flag wins over its variable.
 
+use crate::decide::lease::{Timing, TimingError};
 use crate::logs::LogArgs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -8,6 +9,9 @@ use volwright_provisioner::InstallationId;
 
 /// Longest DNS name.
 const MAX_NAME: usize = 253;
+
+/// Longest provisioner name without a slash: the API server takes no storage class that names a longer one.
+const MAX_PROVISIONER: usize = 63;
 
 /// Most claims that are worked on at once: each may hold a call to the backend and one to the API server. Beyond this
 /// the API server's own fairness would queue them.
@@ -117,6 +121,57 @@ impl Default for EngineArgs {
     }
 }
 
+/// How several processes of one provisioner take turns. Node agents have a lock on their node instead, and ignore these.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Leadership")]
+pub struct LeaseArgs {
+    /// Where the lease and the journal are. Without it: the pod's own namespace. All processes of one provisioner name must
+    /// use the same; a second one is refused
+    #[arg(long, env = "VOLWRIGHT_NAMESPACE", value_name = "NAMESPACE", value_parser = namespace)]
+    pub namespace: Option<String>,
+
+    /// Let several processes run, of which one works. With false there is no lease, and you must see to it that only one
+    /// process runs
+    #[arg(long, env = "VOLWRIGHT_LEADER_ELECT", value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+
+    /// How long a lease that nobody renews stands: 5s to 10m. That long a crash of the leader delays all work
+    #[arg(long, env = "VOLWRIGHT_LEASE_DURATION", value_name = "TIME", default_value = "15s", value_parser = Within("5s", "10m"))]
+    pub lease_duration: Duration,
+
+    /// How long a leader that cannot reach the API server goes on: 2s to 9m, and less than --lease-duration
+    #[arg(long, env = "VOLWRIGHT_LEASE_RENEW_DEADLINE", value_name = "TIME", default_value = "10s", value_parser = Within("2s", "9m"))]
+    pub lease_renew_deadline: Duration,
+
+    /// Between two renewals: 500ms to 1m, and less than --lease-renew-deadline
+    #[arg(long, env = "VOLWRIGHT_LEASE_RETRY_PERIOD", value_name = "TIME", default_value = "2s", value_parser = Within("500ms", "1m"))]
+    pub lease_retry_period: Duration,
+}
+
+impl Default for LeaseArgs {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            leader_elect: true,
+            lease_duration: Duration::from_secs(15),
+            lease_renew_deadline: Duration::from_secs(10),
+            lease_retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+impl LeaseArgs {
+    /// The times, if two could not lead at once with them.
+    pub fn timing(&self) -> Result<Timing, TimingError> {
+        Timing::new(self.lease_duration, self.lease_renew_deadline, self.lease_retry_period)
+    }
+
+    /// Where the lease and the journal are: as given, or where the client is at home.
+    pub(crate) fn namespace_or<'a>(&'a self, client: &'a kube::Client) -> &'a str {
+        self.namespace.as_deref().unwrap_or_else(|| client.default_namespace())
+    }
+}
+
 /// All flags of `run` but the backend's.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub struct RunOptions {
@@ -126,6 +181,9 @@ pub struct RunOptions {
     /// How the engine runs.
     #[command(flatten)]
     pub engine: EngineArgs,
+    /// How processes take turns.
+    #[command(flatten)]
+    pub lease: LeaseArgs,
     /// How the log looks.
     #[command(flatten)]
     pub logs: LogArgs,
@@ -171,7 +229,7 @@ fn own_name(text: &str) -> Result<String, String> {
         ));
     }
     reserved(text)?;
-    subdomain(text)?;
+    provisioner(text)?;
     Ok(text.to_owned())
 }
 
@@ -179,7 +237,7 @@ fn own_name(text: &str) -> Result<String, String> {
 fn also_name(text: &str) -> Result<String, String> {
     reserved(text)?;
     match text.split_once('/') {
-        None => subdomain(text)?,
+        None => provisioner(text)?,
         Some((domain, name)) => {
             subdomain(domain)?;
             let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -192,6 +250,26 @@ fn also_name(text: &str) -> Result<String, String> {
             }
         }
     }
+    Ok(text.to_owned())
+}
+
+fn provisioner(text: &str) -> Result<(), String> {
+    subdomain(text)?;
+    if text.len() > MAX_PROVISIONER {
+        return Err(format!(
+            "no storage class can name it: a provisioner name without a slash has at most {MAX_PROVISIONER} characters, \
+             and this one has {}",
+            text.len()
+        ));
+    }
+    Ok(())
+}
+
+fn namespace(text: &str) -> Result<String, String> {
+    if text.len() > 63 || text.contains('.') {
+        return Err("a namespace is one DNS label of at most 63 characters".to_owned());
+    }
+    subdomain(text)?;
     Ok(text.to_owned())
 }
 
@@ -263,7 +341,8 @@ mod tests {
     #[test]
     fn every_refusal_says_what_would_do() {
         let long = format!("--provisioner-name={}", "a.".repeat(127) + "a");
-        let cases: [(&str, &str); 17] = [
+        let longer_than_classes_take = format!("--provisioner-name={}", "a".repeat(64));
+        let cases: [(&str, &str); 18] = [
             ("--provisioner-name=rancher.io/local-path", "--also-provisioner-name rancher.io/local-path"),
             ("--provisioner-name=kubernetes.io", "belong to Kubernetes' own"),
             ("--also-provisioner-name=kubernetes.io/aws-ebs", "belong to Kubernetes' own"),
@@ -272,6 +351,7 @@ mod tests {
             ("--provisioner-name=a..b", "such as nfs.example.com"),
             ("--provisioner-name=", "such as nfs.example.com"),
             (&long, "at most 253"),
+            (&longer_than_classes_take, "at most 63 characters, and this one has 64"),
             ("--also-provisioner-name=a/b/c", "what follows the slash"),
             ("--also-provisioner-name=a/", "what follows the slash"),
             ("--installation-id=a b", "use 1 to 63"),

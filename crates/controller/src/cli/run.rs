@@ -6,14 +6,15 @@
 //! HTTP comes up before the API server is asked anything: while we wait for it, the liveness probe must find us alive.
 
 use super::args::RunOptions;
-use crate::backend::Typed;
+use super::coordination::Coordination;
+use crate::backend::{Backend, Typed};
 use crate::client::{Clients, ConnectError, chain};
 use crate::decide::Rules;
 use crate::engine::context::{EngineContext, fetch_installation, fetch_node};
 use crate::engine::events::Events;
 use crate::engine::health::{self, Health};
 use crate::engine::metrics::Metrics;
-use crate::engine::{Engine, EngineError, Journal, MemoryJournal, Parts, Settings, http};
+use crate::engine::{Engine, EngineError, Orphans, Parts, Settings, Spawner, http};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,9 @@ pub enum RunError {
     /// The process was told to end at once, or could not end in time.
     #[error("stopped before running calls had ended ({0}); the next process takes them up")]
     Cut(&'static str),
+    /// A command's own request to the API server failed.
+    #[error("{0}")]
+    Request(String),
     /// The operating system refused threads, signals or the like.
     #[error("the process cannot be set up")]
     System(#[source] std::io::Error),
@@ -67,7 +71,12 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Client(_) => 2,
-            Self::Listen { .. } | Self::Backend(_) | Self::Engine(_) | Self::Cut(_) | Self::System(_) => 1,
+            Self::Listen { .. }
+            | Self::Backend(_)
+            | Self::Engine(_)
+            | Self::Cut(_)
+            | Self::Request(_)
+            | Self::System(_) => 1,
         }
     }
 }
@@ -78,17 +87,6 @@ pub async fn serve<P: Provisioner>(
     options: RunOptions,
     args: P::Args,
     clients: Clients,
-    stop: watch::Receiver<bool>,
-) -> Result<(), RunError> {
-    serve_with::<P>(options, args, clients, Arc::new(MemoryJournal::new()), stop).await
-}
-
-/// [`serve`] with a journal of the caller's, which can outlive the engine.
-pub async fn serve_with<P: Provisioner>(
-    options: RunOptions,
-    args: P::Args,
-    clients: Clients,
-    journal: Arc<dyn Journal>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), RunError> {
     let placement = P::placement(&args).map_err(|failure| RunError::Config(chain(&failure)))?;
@@ -126,7 +124,8 @@ pub async fn serve_with<P: Provisioner>(
     info!(installation = %installation, "The cluster answers.");
     let instance = instance(&placement, P::BACKEND);
     let reporter = names.first().cloned().unwrap_or_default();
-    let (events, writer) = Events::new(clients.requests.clone(), reporter, instance, Arc::clone(&metrics));
+    let (events, writer) =
+        Events::new(clients.requests.clone(), reporter, instance.clone(), Arc::clone(&metrics));
     tasks.spawn(writer);
 
     let context = EngineContext::new(
@@ -154,8 +153,17 @@ pub async fn serve_with<P: Provisioner>(
         }
     };
 
-    let settings = settings(&options, names, placement, installation);
-    let backend = Arc::new(Typed::new(Arc::new(provisioner)));
+    let backend: Arc<dyn Backend> = Arc::new(Typed::new(Arc::new(provisioner)));
+    let name = names.first().map_or("", String::as_str);
+    let Coordination { leadership, journal, elector, lease } =
+        Coordination::new(&options, &placement, &clients, &backend, name, &instance)?;
+    let mut election = JoinSet::new();
+    // Dropping the sender ends the election.
+    let (candidacy, over) = watch::channel(false);
+    if let Some(elector) = elector {
+        election.spawn(elector.run(over));
+    }
+    let settings = settings(&options, names, placement, installation, lease);
     let watches = health::observed(clients.watches, Arc::clone(&health));
     let clients = Clients { requests: clients.requests, watches };
     let engine = Engine::new(Parts {
@@ -163,12 +171,18 @@ pub async fn serve_with<P: Provisioner>(
         backend,
         clients,
         journal,
+        leadership,
+        orphans: Orphans::default(),
+        spawner: Spawner::default(),
         events: events.clone(),
         metrics,
         health,
         rules: Rules::default(),
     });
     let result = engine.run(stop).await;
+    // Not before: what was under way has ended or is recorded.
+    drop(candidacy);
+    while election.join_next().await.is_some() {}
 
     events.close();
     drop((events, serving));
@@ -185,6 +199,7 @@ fn settings(
     names: Vec<String>,
     placement: Placement,
     installation: InstallationId,
+    lease: Duration,
 ) -> Settings {
     let engine = &options.engine;
     Settings {
@@ -198,6 +213,7 @@ fn settings(
         backoff_max: engine.backoff_max.max(engine.backoff_base),
         resync: engine.resync,
         drain: engine.drain,
+        lease,
     }
 }
 

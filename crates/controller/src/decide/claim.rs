@@ -61,8 +61,62 @@ pub enum Why {
     VolumeTerminating,
 }
 
+impl Why {
+    fn arm(self) -> &'static str {
+        match self {
+            Self::Bound => "nothing: bound",
+            Self::Terminating => "nothing: terminating",
+            Self::NotAsked => "nothing: not asked",
+            Self::OtherNode => "nothing: other node",
+            Self::ClassMissing => "wait: class missing",
+            Self::ClassOfAnother => "nothing: class of another",
+            Self::NoNodeYet => "wait: no node yet",
+            Self::Populator => "wait: populator",
+            Self::VolumeTerminating => "wait: volume terminating",
+        }
+    }
+}
+
+impl Route {
+    /// Every answer of [`route`], for the coverage of tests.
+    pub const ARMS: [&str; 12] = [
+        "nothing: bound",
+        "nothing: terminating",
+        "nothing: not asked",
+        "nothing: other node",
+        "nothing: class of another",
+        "wait: class missing",
+        "wait: no node yet",
+        "wait: populator",
+        "wait: volume terminating",
+        "refuse",
+        "done",
+        "serve",
+    ];
+
+    fn arm(&self) -> &'static str {
+        match self {
+            Self::Nothing(why) | Self::Wait(why, _) => why.arm(),
+            Self::Refuse(_) => "refuse",
+            Self::Done => "done",
+            Self::Serve => "serve",
+        }
+    }
+}
+
 /// `existing` is the PV named for this claim, if there is one; `carries_handle` says that we can read its handle.
 pub fn route(
+    identity: &Identity,
+    claim: &ClaimView,
+    class: Option<&ClassView>,
+    existing: Option<(&VolumeView, bool)>,
+) -> Route {
+    let route = routed(identity, claim, class, existing);
+    identity.rules.visit("route", route.arm());
+    route
+}
+
+fn routed(
     identity: &Identity,
     claim: &ClaimView,
     class: Option<&ClassView>,
@@ -95,6 +149,9 @@ pub fn route(
     }
     if let Some((volume, carries_handle)) = existing {
         return existing_volume(identity, claim, volume, carries_handle);
+    }
+    if !identity.rules.holds(Rule::SourceRespected) {
+        return Route::Serve;
     }
     source_of_data(claim)
 }

@@ -1,13 +1,19 @@
 //! What to do, as pure functions over plain data: no I/O, clock, client, randomness or `async`.
 //!
 //! [`claim`] answers for a claim, [`volume`] for a PV, [`settle`] for an intent whose claim went another way, [`retry`]
-//! for a failure. The engine's shell obeys. Each safety rule has a name in [`Rule`]; a test build can switch one off
-//! ([`Rules`]) to show that its test fails without it.
+//! for a failure, [`ledger`] for what the journal writes next, [`sweep`] for what is on the storage alone; [`lease`] says who
+//! leads, [`rivals`] whether another installation does. The engine's shell obeys. Each safety rule has a name in [`Rule`]; a
+//! test build can switch one off ([`Rules`]) to show that its test fails without it.
 
 pub mod claim; // claims: whose, when, on what terms
+pub mod lease; // who leads
+pub mod ledger; // the durable journal: what is written next, what an answer means
+pub mod release; // an uninstall: finalizers come off, data stays
 pub mod retry; // failures: when again
+pub mod rivals; // the same provisioner, elsewhere
 mod rules; // the safety rules by name
 pub mod settle; // an intent whose claim is gone
+pub mod sweep; // what is on the storage and in no record
 mod view; // plain data
 pub mod volume; // PVs: finalizer, retain, delete
 

@@ -1,7 +1,12 @@
 //! The safety rules by name, so that a test can show that each is needed.
 
+#[cfg(any(test, feature = "switchable-rules"))]
+use std::collections::BTreeSet;
+#[cfg(any(test, feature = "switchable-rules"))]
+use std::sync::{Arc, Mutex};
+
 /// A rule whose absence would lose or leak data. Each has a test that fails without it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// Nothing is destroyed while the claim that the PV names still exists.
     ClaimGone,
@@ -29,13 +34,100 @@ pub enum Rule {
     PlaceIsFree,
     /// A PV of the claim's name that another made is never taken for ours.
     PvIsOurs,
+    /// The intent is recorded before the backend is touched.
+    IntentFirst,
+    /// The intent stays until a PV carries its handle, or its own delete is final.
+    IntentStays,
+    /// The claim is read live once the intent is recorded.
+    LiveClaim,
+    /// The PV is read live before its data is destroyed.
+    LiveVolume,
+    /// No call is begun by a process that may not act any more.
+    LeaderActs,
+    /// What an earlier leader recorded ends only when none of its calls can still take effect.
+    Grace,
+    /// After a call that was given up nothing is taken back until that call cannot take effect any more.
+    Doubt,
+    /// That an intent is being undone is recorded before anything is taken back.
+    UndoRecorded,
+    /// Our finalizer is on the PV from its creation while its policy is Delete.
+    FinalizerFirst,
+    /// Our finalizer goes only when the data has gone.
+    FinalizerLast,
+    /// A PV of that name that was there before is compared by its volume.
+    ConflictCompared,
+    /// `provisioned-by` is on the PV from its creation.
+    ProvisionedBy,
+    /// A delete has ended only when the backend says so.
+    UntilFinal,
+    /// Nothing is destroyed after etcd was restored until somebody has acknowledged it.
+    StopAfterRestore,
+    /// Where emptiness cannot be seen, the mark `unpublished` comes off before the PV is made.
+    MarkBeforePv,
+    /// A journal that has vanished is not begun anew without a look at the storage.
+    VanishedCompared,
+    /// A claim that is to be filled from somewhere gets no empty volume.
+    SourceRespected,
+    /// What a deposed leader left is looked for.
+    Sweep,
+    /// What is kept without a PV is reported.
+    OrphanReported,
+    /// What a new list does not show any more has gone.
+    RelistDrops,
+    /// Kept data is marked as kept before its PV goes.
+    RetainMarked,
+    /// Marks bear the epoch of the leader that writes them.
+    EpochInMark,
 }
 
-/// Which rules hold.
+impl Rule {
+    /// All of them.
+    pub const ALL: [Self; 35] = [
+        Self::ClaimGone,
+        Self::NoClaimNamesIt,
+        Self::SameVolume,
+        Self::PolicyDelete,
+        Self::NotBound,
+        Self::SourceMatchesHandle,
+        Self::MarkIsOurs,
+        Self::NoAlias,
+        Self::Fence,
+        Self::Unused,
+        Self::Pristine,
+        Self::PlaceIsFree,
+        Self::PvIsOurs,
+        Self::IntentFirst,
+        Self::IntentStays,
+        Self::LiveClaim,
+        Self::LiveVolume,
+        Self::LeaderActs,
+        Self::Grace,
+        Self::Doubt,
+        Self::UndoRecorded,
+        Self::FinalizerFirst,
+        Self::FinalizerLast,
+        Self::ConflictCompared,
+        Self::ProvisionedBy,
+        Self::UntilFinal,
+        Self::StopAfterRestore,
+        Self::MarkBeforePv,
+        Self::VanishedCompared,
+        Self::SourceRespected,
+        Self::Sweep,
+        Self::OrphanReported,
+        Self::RelistDrops,
+        Self::RetainMarked,
+        Self::EpochInMark,
+    ];
+}
+
+/// Which rules hold, and in test builds which arms of the decisions were visited.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     #[cfg(any(test, feature = "switchable-rules"))]
-    off: std::sync::Arc<std::sync::Mutex<Vec<Rule>>>,
+    off: Option<Rule>,
+    #[cfg(any(test, feature = "switchable-rules"))]
+    visited: Arc<Mutex<BTreeSet<(&'static str, &'static str)>>>,
 }
 
 impl Rules {
@@ -48,12 +140,30 @@ impl Rules {
     /// Does the rule hold?
     #[cfg(any(test, feature = "switchable-rules"))]
     pub fn holds(&self, rule: Rule) -> bool {
-        !self.off.lock().is_ok_and(|off| off.contains(&rule))
+        self.off != Some(rule)
     }
 
     /// Every rule but one.
     #[cfg(any(test, feature = "switchable-rules"))]
     pub fn without(rule: Rule) -> Self {
-        Self { off: std::sync::Arc::new(std::sync::Mutex::new(vec![rule])) }
+        Self { off: Some(rule), ..Self::default() }
+    }
+
+    /// `decision` was answered with `arm`. Remembered in test builds only.
+    #[cfg(not(any(test, feature = "switchable-rules")))]
+    pub const fn visit(&self, _decision: &'static str, _arm: &'static str) {}
+
+    /// `decision` was answered with `arm`.
+    #[cfg(any(test, feature = "switchable-rules"))]
+    pub fn visit(&self, decision: &'static str, arm: &'static str) {
+        if let Ok(mut visited) = self.visited.lock() {
+            visited.insert((decision, arm));
+        }
+    }
+
+    /// Which arms were visited.
+    #[cfg(any(test, feature = "switchable-rules"))]
+    pub fn visited(&self) -> BTreeSet<(&'static str, &'static str)> {
+        self.visited.lock().map(|visited| visited.clone()).unwrap_or_default()
     }
 }

@@ -16,14 +16,34 @@ pub enum Settle {
     Foreign,
 }
 
+impl Settle {
+    /// Every answer of [`settle`], for the coverage of tests.
+    pub const ARMS: [&str; 4] = ["published", "delete", "orphan", "foreign"];
+
+    fn arm(&self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::Delete => "delete",
+            Self::Orphan(_) => "orphan",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
 /// `carried`: a live PV names this volume. `observed`: what the backend sees of it now.
 pub fn settle(identity: &Identity, mark: &Mark, carried: bool, observed: Option<&Observed>) -> Settle {
+    let settled = settled(identity, mark, carried, observed);
+    identity.rules.visit("settle", settled.arm());
+    settled
+}
+
+fn settled(identity: &Identity, mark: &Mark, carried: bool, observed: Option<&Observed>) -> Settle {
     if carried {
         return Settle::Published;
     }
     // After an unknown answer only a final delete ends an intent: absence now may be presence later.
     let Some(observed) = observed else { return Settle::Delete };
-    let pristine = observed.pristine == Pristine::Yes || !identity.rules.holds(Rule::Pristine);
+    let pristine = is_pristine(observed) || !identity.rules.holds(Rule::Pristine);
     match &observed.mark {
         Some(found) if !found.same_owner(mark) => Settle::Foreign,
         Some(Mark { state: MarkState::Retained | MarkState::Trashed, .. }) => {
@@ -35,6 +55,19 @@ pub fn settle(identity: &Identity, mark: &Mark, carried: bool, observed: Option<
             "no PV speaks for it, and it is not empty: its PV may have existed and been removed".to_owned(),
         ),
         _ => Settle::Delete,
+    }
+}
+
+/// Can nobody have written to it? Seen so; or, where that cannot be seen, never published: then its mark came off before
+/// its PV was made.
+fn is_pristine(observed: &Observed) -> bool {
+    match observed.pristine {
+        Pristine::Yes => true,
+        Pristine::No => false,
+        Pristine::Unknown => observed
+            .mark
+            .as_ref()
+            .is_some_and(|mark| matches!(mark.state, MarkState::Planned | MarkState::Unpublished)),
     }
 }
 
@@ -67,8 +100,10 @@ mod tests {
         assert_eq!(settle(&all, &ours, false, None), Settle::Delete);
         assert_eq!(settle(&all, &ours, false, Some(&seen(Some("u"), Pristine::Yes))), Settle::Delete);
         assert_eq!(settle(&all, &ours, false, Some(&seen(None, Pristine::Yes))), Settle::Delete);
-        for pristine in [Pristine::No, Pristine::Unknown] {
-            let seen = seen(Some("u"), pristine);
+        let published =
+            |pristine| Observed { mark: Some(ours.with_state(MarkState::Published)), ..seen(None, pristine) };
+        assert_eq!(settle(&all, &ours, false, Some(&seen(Some("u"), Pristine::Unknown))), Settle::Delete);
+        for seen in [seen(Some("u"), Pristine::No), published(Pristine::No), published(Pristine::Unknown)] {
             assert!(matches!(settle(&all, &ours, false, Some(&seen)), Settle::Orphan(_)));
             assert_eq!(settle(&off, &ours, false, Some(&seen)), Settle::Delete, "the rule is what keeps it");
         }

@@ -158,7 +158,7 @@ impl Phase {
 }
 
 /// `spec.claimRef`
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimRef {
     /// Namespace of the claim.
     pub namespace: String,

@@ -1,6 +1,7 @@
 //! A PV: the finalizer that follows its policy, the way back for what is retained, and the way out for what is deleted.
 
 use super::{ClaimRef, ClaimView, Identity, OnDelete, Phase, ReclaimPolicy, Rule, VolumeView};
+use serde::{Deserialize, Serialize};
 use volwright_provisioner::{Failure, Key, Mark, Observed, Until};
 
 /// What we know of a PV's handle.
@@ -29,10 +30,44 @@ pub enum Step {
     RemoveFinalizer,
     /// It goes, but its data stays: mark it retained, then take the finalizer off and say how it can come back.
     Keep,
+    /// It was deleted before it was bound, and nobody binds a terminating PV: it goes, so that its claim gets another. Its
+    /// data goes where nobody can have written to it, and is kept elsewhere.
+    Unbound,
     /// It and its data go.
     Delete(OnDelete),
     /// A terminating PV without our finalizer cannot get it any more: reported.
     Orphan(String),
+}
+
+impl Step {
+    /// Every answer of [`step`], for the coverage of tests.
+    pub const ARMS: [&str; 10] = [
+        "nothing",
+        "blocked",
+        "repair",
+        "add finalizer",
+        "remove finalizer",
+        "keep",
+        "unbound",
+        "delete",
+        "delete, retain",
+        "orphan",
+    ];
+
+    fn arm(&self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Blocked(_) => "blocked",
+            Self::Repair => "repair",
+            Self::AddFinalizer => "add finalizer",
+            Self::RemoveFinalizer => "remove finalizer",
+            Self::Keep => "keep",
+            Self::Unbound => "unbound",
+            Self::Delete(OnDelete::Delete) => "delete",
+            Self::Delete(OnDelete::Retain) => "delete, retain",
+            Self::Orphan(_) => "orphan",
+        }
+    }
 }
 
 /// Is this PV one of ours? By `provisioned-by`; where that was stripped, by our own annotation and a handle that we read.
@@ -48,6 +83,12 @@ pub fn concerns_us(identity: &Identity, volume: &VolumeView, handle: &HandleStat
 
 /// What to do with one of our PVs.
 pub fn step(identity: &Identity, volume: &VolumeView, handle: &HandleState) -> Step {
+    let step = next_step(identity, volume, handle);
+    identity.rules.visit("step", step.arm());
+    step
+}
+
+fn next_step(identity: &Identity, volume: &VolumeView, handle: &HandleState) -> Step {
     let policy_delete = volume.policy == ReclaimPolicy::Delete;
     match handle {
         HandleState::Good => {}
@@ -93,8 +134,10 @@ fn terminating(volume: &VolumeView, policy_delete: bool) -> Step {
         ),
         (true, false, _) | (true, true, Phase::Available) => Step::Keep,
         (true, true, Phase::Released | Phase::Failed) => delete(volume),
-        // Its claim is still there; or kube-controller-manager has yet to look.
-        (true, true, Phase::Bound | Phase::Pending) | (false, _, _) => Step::Nothing,
+        // kube-controller-manager leaves a PV that is reserved for a claim and not bound without a phase.
+        (true, true, Phase::Pending) => Step::Unbound,
+        // Its claim is still there.
+        (true, true, Phase::Bound) | (false, _, _) => Step::Nothing,
     }
 }
 
@@ -110,14 +153,24 @@ fn delete(volume: &VolumeView) -> Step {
     }
 }
 
+/// The answers of [`may_go_on`] and [`unnamed`] that stop a delete, for the coverage of tests.
+pub const GO_ON_ARMS: [&str; 6] =
+    ["changed", "policy", "bound", "claim exists", "named by its claim", "named by another"];
+
+/// The answers of [`may_destroy`], for the coverage of tests.
+pub const DESTROY_ARMS: [&str; 6] = ["no fence", "another's mark", "no mark", "alias", "used", "yes"];
+
 /// With what a delete began; every later look must show the same.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Begun {
     /// `metadata.uid` of the PV.
     pub uid: String,
     /// `spec.claimRef`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimRef>,
     /// The handle annotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
     /// The source.
     pub source: volwright_provisioner::VolumeSource,
@@ -146,24 +199,29 @@ pub fn may_go_on(
     let rules = &identity.rules;
     let wait = |text: &str| Err(Failure::blocked(Until::Settled, text));
     if rules.holds(Rule::SameVolume) && *begun != Begun::of(live) {
+        rules.visit("go on", "changed");
         return Err(Failure::blocked(
             Until::OperatorActs,
             "the PV changed since its delete began (uid, claim, handle or source), so nothing is deleted",
         ));
     }
     if rules.holds(Rule::PolicyDelete) && live.policy != ReclaimPolicy::Delete {
+        rules.visit("go on", "policy");
         return wait("the reclaim policy is no longer Delete");
     }
     if rules.holds(Rule::NotBound) && live.phase == Phase::Bound {
+        rules.visit("go on", "bound");
         return wait("the PV is bound");
     }
     let Some(claim) = claim else { return Ok(()) };
     let same_claim = live.claim.as_ref().is_some_and(|reference| reference.uid == claim.glance.uid.as_str());
     let bound_elsewhere = claim.glance.volume_name.as_ref().is_some_and(|name| *name != live.name);
     if rules.holds(Rule::ClaimGone) && same_claim && !bound_elsewhere {
-        return wait("its claim still exists");
+        rules.visit("go on", "claim exists");
+        return wait("its claim still exists; if its data is not needed, delete the claim");
     }
     if rules.holds(Rule::NoClaimNamesIt) && claim.glance.volume_name.as_ref() == Some(&live.name) {
+        rules.visit("go on", "named by its claim");
         return wait("a claim names it in spec.volumeName");
     }
     Ok(())
@@ -173,6 +231,7 @@ pub fn may_go_on(
 /// may yet get it: whoever clears `claimRef` makes it so.
 pub fn unnamed(identity: &Identity, live: &VolumeView, claims: &[String]) -> Result<(), Failure> {
     if identity.rules.holds(Rule::NoClaimNamesIt) && !claims.is_empty() {
+        identity.rules.visit("go on", "named by another");
         return Err(Failure::blocked(
             Until::Settled,
             format!(
@@ -196,6 +255,7 @@ pub fn may_destroy(
 ) -> Result<(), Failure> {
     let rules = &identity.rules;
     if rules.holds(Rule::Fence) && !(live.terminating && live.has_finalizer()) {
+        rules.visit("destroy", "no fence");
         return Err(Failure::unavailable("the PV is not terminating with our finalizer yet"));
     }
     // The mark first: of two released PVs of one volume the one that the mark does not name goes without the data, and
@@ -203,13 +263,18 @@ pub fn may_destroy(
     if let Some(observed) = observed.filter(|_| rules.holds(Rule::MarkIsOurs)) {
         match &observed.mark {
             Some(found) if found.same_owner(mark) => {}
-            Some(_) => return Err(Failure::not_ours("the data bears another owner's mark, so it is kept")),
+            Some(_) => {
+                rules.visit("destroy", "another's mark");
+                return Err(Failure::not_ours("the data bears another owner's mark, so it is kept"));
+            }
             None => {
+                rules.visit("destroy", "no mark");
                 return Err(Failure::not_ours("the data bears no mark of this provisioner, so it is kept"));
             }
         }
     }
     if rules.holds(Rule::NoAlias) && !aliases.is_empty() {
+        rules.visit("destroy", "alias");
         return Err(Failure::blocked(
             Until::OperatorActs,
             format!(
@@ -221,9 +286,13 @@ pub fn may_destroy(
     }
     match observed {
         Some(seen) if rules.holds(Rule::Unused) && !seen.users.is_empty() => {
+            rules.visit("destroy", "used");
             Err(Failure::blocked(Until::Unused, format!("still used by {}", seen.users.join(", "))))
         }
-        _ => Ok(()),
+        _ => {
+            rules.visit("destroy", "yes");
+            Ok(())
+        }
     }
 }
 

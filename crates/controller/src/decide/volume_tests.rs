@@ -145,14 +145,25 @@ fn word(step: &Step) -> &'static str {
         Step::AddFinalizer => "add",
         Step::RemoveFinalizer => "remove",
         Step::Keep => "keep",
+        Step::Unbound => "unbound",
         Step::Delete(OnDelete::Delete) => "delete",
         Step::Delete(OnDelete::Retain) => "delete, retain",
         Step::Orphan(_) => "orphan",
     }
 }
 
-const ALL_STEPS: [&str; 9] =
-    ["nothing", "blocked", "repair", "add", "remove", "keep", "delete", "delete, retain", "orphan"];
+const ALL_STEPS: [&str; 10] = [
+    "nothing",
+    "blocked",
+    "repair",
+    "add",
+    "remove",
+    "keep",
+    "unbound",
+    "delete",
+    "delete, retain",
+    "orphan",
+];
 
 #[test]
 fn every_step_of_a_pv() {
@@ -188,13 +199,7 @@ fn every_step_of_a_pv() {
     ];
     let ending = [
         ("terminating and bound waits for its claim", &id, pv().terminating(), Good, "nothing"),
-        (
-            "terminating and pending waits for the binder",
-            &id,
-            pv().phase(Pending).terminating(),
-            Good,
-            "nothing",
-        ),
+        ("terminating and never bound goes", &id, pv().phase(Pending).terminating(), Good, "unbound"),
         ("terminating and released goes", &id, released().terminating(), Good, "delete"),
         ("terminating and failed goes", &id, pv().phase(Failed).terminating(), Good, "delete"),
         ("terminating and available is kept", &id, pv().phase(Available).terminating(), Good, "keep"),

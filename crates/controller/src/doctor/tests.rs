@@ -3,14 +3,21 @@
 use super::*;
 use crate::cli::shelf::{Args, Shelf};
 use http::{Method, Request, Response};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
 use serde_json::{Value, json};
 use tower::BoxError;
 
 /// A cluster where all is well, but for what `denied` says about (verb, resource) and the given classes.
 fn cluster(denied: &'static [(&'static str, &'static str)], classes: Value) -> Clients {
+    cluster_with(denied, classes, json!({}))
+}
+
+/// The same, with a journal that has these annotations.
+fn cluster_with(denied: &'static [(&'static str, &'static str)], classes: Value, journal: Value) -> Clients {
     let service = tower::service_fn(move |request: Request<Body>| {
-        let classes = classes.clone();
+        let (classes, journal) = (classes.clone(), journal.clone());
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect_bytes().await?;
@@ -31,16 +38,34 @@ fn cluster(denied: &'static [(&'static str, &'static str)], classes: Value) -> C
                     200,
                     json!({ "metadata": { "uid": "u-1", "labels": { "kubernetes.io/hostname": "w1" } } }),
                 ),
+                (
+                    Method::GET,
+                    "/apis/coordination.k8s.io/v1/namespaces/default/leases/shelf.volwright.io",
+                ) => {
+                    let spec = json!({ "holderIdentity": "shelf-0_1", "renewTime": MicroTime(Timestamp::now()),
+                                       "leaseDurationSeconds": 15 });
+                    (200, json!({ "metadata": {}, "spec": spec }))
+                }
+                (Method::GET, "/api/v1/namespaces/default/configmaps/shelf.volwright.io-journal-0") => {
+                    (200, json!({ "metadata": { "annotations": journal } }))
+                }
                 (Method::GET, "/apis/storage.k8s.io/v1/storageclasses") => {
                     (200, json!({ "metadata": {}, "items": classes }))
                 }
+                (
+                    Method::GET,
+                    "/apis/coordination.k8s.io/v1/leases"
+                    | "/api/v1/persistentvolumeclaims"
+                    | "/api/v1/persistentvolumes",
+                ) => (200, json!({ "metadata": {}, "items": [] })),
                 _ => (
                     404,
                     json!({ "status": "Failure", "code": 404, "reason": "NotFound", "message": "no such thing" }),
                 ),
             };
             let body = Body::from(serde_json::to_vec(&answer)?);
-            Ok::<_, BoxError>(Response::builder().status(code).body(body)?)
+            let date = Timestamp::now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+            Ok::<_, BoxError>(Response::builder().status(code).header(http::header::DATE, date).body(body)?)
         }
     });
     Clients::same(Client::new(service, "default"))
@@ -52,7 +77,7 @@ fn class(name: &str, provisioner: &str, parameters: &Value) -> Value {
 
 async fn examine_with(clients: Clients, node: Option<&str>, mood: &str) -> Report {
     let args = Args { node: node.map(str::to_owned), mood: mood.to_owned() };
-    examine::<Shelf>(&ClusterArgs::default(), args, &clients).await.unwrap()
+    examine::<Shelf>(&ClusterArgs::default(), &LeaseArgs::default(), args, &clients).await.unwrap()
 }
 
 #[track_caller]
@@ -104,6 +129,55 @@ async fn a_missing_permission_names_the_rule() {
 }
 
 #[tokio::test]
+async fn leadership_needs_rights_in_its_namespace_and_names_the_leader() {
+    let denied = &[("update", "leases"), ("list", "leases"), ("create", "configmaps")];
+    let report = examine_with(cluster(denied, json!([])), None, "well").await;
+    for (subject, role) in [
+        ("may update leases.coordination.k8s.io in default", "add to a Role in default:"),
+        ("may list leases.coordination.k8s.io", "add to the ClusterRole:"),
+        ("may create configmaps in default", "add to a Role in default:"),
+    ] {
+        let one = finding(&report, subject);
+        assert_eq!(one.status, Status::Fail, "{one:?}");
+        assert!(one.remedy.as_deref().unwrap().starts_with(role), "{one:?}");
+    }
+    let remedy = finding(&report, "may list leases.coordination.k8s.io").remedy.clone().unwrap();
+    assert!(remedy.ends_with("or give --leader-elect=false"), "{remedy}");
+    let leader = finding(&report, "leader, by the lease default/shelf.volwright.io");
+    assert!(leader.detail.starts_with("shelf-0_1, renewed "), "{leader:?}");
+
+    let alone =
+        LeaseArgs { leader_elect: false, namespace: Some("elsewhere".to_owned()), ..LeaseArgs::default() };
+    let args = Args { node: None, mood: "well".to_owned() };
+    let clients = cluster(denied, json!([]));
+    let report = examine::<Shelf>(&ClusterArgs::default(), &alone, args, &clients).await.unwrap();
+    assert!(report.findings.iter().all(|f| !f.subject.contains("lease")), "{report:#?}");
+    assert_eq!(finding(&report, "may create configmaps in elsewhere").status, Status::Fail);
+    assert!(finding(&report, "deletes").detail.contains("no journal elsewhere/"), "{report:#?}");
+}
+
+#[tokio::test]
+async fn stopped_deletes_are_a_warning_with_the_command_that_acknowledges() {
+    let journal = json!({ crate::names::DELETES_STOPPED: "etcd was restored" });
+    let report = examine_with(cluster_with(&[], json!([]), journal), None, "well").await;
+    let deletes = finding(&report, "deletes");
+    assert_eq!((deletes.status, deletes.detail.as_str()), (Status::Warn, "stopped: etcd was restored"));
+    assert_eq!(
+        deletes.remedy.as_deref(),
+        Some(
+            "kubectl annotate configmap -n default shelf.volwright.io-journal-0 volwright.io/deletes-stopped-"
+        )
+    );
+    let mut only = Report { findings: vec![deletes.clone()], ..Report::default() };
+    let mut text = Vec::new();
+    only.write(Output::Text, &mut text).unwrap();
+    assert!(String::from_utf8(text).unwrap().ends_with("\nClaims are served, but mind the warnings.\n"));
+    assert!(only.is_well());
+    only.fail("x", "y");
+    assert!(!only.is_well());
+}
+
+#[tokio::test]
 async fn classes_are_read_as_the_engine_reads_them() {
     let classes = json!([
         class("typo", "shelf.volwright.io", &json!({ "lat": "true" })),
@@ -125,12 +199,16 @@ async fn classes_are_read_as_the_engine_reads_them() {
 async fn an_agent_needs_its_node() {
     let report = examine_with(cluster(&[], json!([])), Some("worker-1"), "well").await;
     assert_eq!(finding(&report, "node worker-1").status, Status::Ok);
-    assert!(report.findings.iter().all(|f| !f.subject.contains("volumeattachments")), "{report:#?}");
+    for central in ["volumeattachments", "leases", "configmaps", "leader", "deletes"] {
+        assert!(report.findings.iter().all(|f| !f.subject.contains(central)), "{central}: {report:#?}");
+    }
     let report = examine_with(cluster(&[], json!([])), Some("worker-2"), "well").await;
     assert!(finding(&report, "node worker-2").detail.contains("spec.nodeName"), "{report:#?}");
     assert_eq!(finding(&report, "backend").status, Status::Note);
     let empty = Args { node: Some(String::new()), mood: String::new() };
-    let error = examine::<Shelf>(&ClusterArgs::default(), empty, &cluster(&[], json!([]))).await.unwrap_err();
+    let clients = cluster(&[], json!([]));
+    let error =
+        examine::<Shelf>(&ClusterArgs::default(), &LeaseArgs::default(), empty, &clients).await.unwrap_err();
     assert_eq!(error.exit_code(), 2);
 }
 
@@ -147,7 +225,8 @@ async fn an_api_server_that_is_away_ends_the_looking() {
 fn the_table_has_no_doubles_and_gives_reasons() {
     for placement in [Placement::Central, Placement::PerNode { node: "n".into() }] {
         let all = required_access(&placement);
-        let keys: std::collections::BTreeSet<_> = all.iter().map(|a| (a.group, a.resource, a.verb)).collect();
+        let keys: std::collections::BTreeSet<_> =
+            all.iter().map(|a| (a.group, a.resource, a.verb, a.own_namespace)).collect();
         assert_eq!(keys.len(), all.len());
         assert!(all.iter().all(|a| !a.why.is_empty()));
     }

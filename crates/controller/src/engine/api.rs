@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use volwright_provisioner::{Class, Failure, NodeInfo, Result, Until};
 
+use super::lease::Leadership;
 use super::metrics::Metrics;
+use super::shared::deposed;
 
 /// Lists in pages of this many, as client-go does; a page of 500 PVs is about a megabyte.
 const PAGE: u32 = 500;
@@ -27,6 +29,7 @@ const PAGE: u32 = 500;
 pub struct ApiServer {
     client: Client,
     deadline: Duration,
+    leadership: Leadership,
     metrics: Arc<Metrics>,
 }
 
@@ -52,6 +55,8 @@ pub enum Deleted {
 enum CallError {
     Api(Box<kube::Error>),
     Deadline,
+    /// A write that was not begun.
+    Deposed,
 }
 
 impl CallError {
@@ -61,15 +66,15 @@ impl CallError {
                 kube::Error::Api(status) => Some(status.code),
                 _ => None,
             },
-            Self::Deadline => None,
+            Self::Deadline | Self::Deposed => None,
         }
     }
 }
 
 impl ApiServer {
     /// Calls go through `client`, which must not retry by itself.
-    pub fn new(client: Client, deadline: Duration, metrics: Arc<Metrics>) -> Self {
-        Self { client, deadline, metrics }
+    pub fn new(client: Client, deadline: Duration, leadership: Leadership, metrics: Arc<Metrics>) -> Self {
+        Self { client, deadline, leadership, metrics }
     }
 
     async fn call<T>(
@@ -78,6 +83,9 @@ impl ApiServer {
         resource: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, CallError> {
+        if !matches!(verb, "get" | "list") && !self.leadership.may_act() {
+            return Err(CallError::Deposed);
+        }
         let result = match tokio::time::timeout(self.deadline, call).await {
             Ok(result) => result.map_err(|error| CallError::Api(Box::new(error))),
             Err(_) => Err(CallError::Deadline),
@@ -238,6 +246,16 @@ impl ApiServer {
         self.visit("persistentvolumes", &self.volumes(), unlabelled, |volume| visit(volume.view())).await
     }
 
+    /// The version that etcd is at now. A list that names no version is answered from etcd, not from a cache.
+    pub async fn history_version(&self) -> Result<u64> {
+        let objects: Api<PersistentVolume> = Api::all(self.client.clone());
+        let one = ListParams::default().limit(1);
+        let found = self.call("list", "persistentvolumes", objects.list_metadata(&one)).await;
+        let list = found.map_err(|error| failure(error, "list", "persistentvolumes"))?;
+        // What is no number cannot be compared, and then nothing is said.
+        Ok(list.metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(u64::MAX))
+    }
+
     /// Nodes that a CSI-shaped PV is attached to.
     pub async fn attachments(&self, pv: &str) -> Result<Vec<String>> {
         let attachments: Api<VolumeAttachment> = Api::all(self.client.clone());
@@ -276,6 +294,7 @@ impl ApiServer {
 /// other treatment than a refusal: ask again. What the server asks us to wait is waited.
 fn failure(error: CallError, verb: &'static str, resource: &'static str) -> Failure {
     match error {
+        CallError::Deposed => deposed(),
         CallError::Deadline => {
             Failure::unavailable(format!("the API server did not answer in time ({verb} {resource})"))
         }

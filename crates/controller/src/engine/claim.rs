@@ -11,21 +11,22 @@ use crate::decide::claim::{
     Route, Terms, Why, asks_no_agent, attributes_class, concerns_us, place, route, terms,
 };
 use crate::decide::settle::{Settle, settle};
-use crate::decide::{ClaimGlance, ClaimView, ClassView};
+use crate::decide::{ClaimGlance, ClaimView, ClassView, Rule};
 use crate::names;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use volwright_provisioner::{
-    ClaimUid, Class, Failure, MarkState, NodeInfo, Progress, Provisioned, PvName, Request, Result, Until,
-    VolumeSource,
+    ClaimUid, Class, Failure, Mark, MarkState, NodeInfo, Observed, Progress, Provisioned, PvName, Request,
+    Result, Until, VolumeSource,
 };
 
 use super::api::Created;
 use super::happening::{ABOUT_CLAIM, Subject};
-use super::journal::Intent;
+use super::journal::{Intent, encode_blob};
 use super::pv::{Publication, persistent_volume};
+use super::volume::other_names_of;
 use super::{Flow, Shared};
 
 /// Works on one claim until there is nothing to do, or something to wait for.
@@ -38,6 +39,10 @@ pub(super) async fn run(shared: &Shared, uid: &ClaimUid) -> Flow {
 
 async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
     let intent = shared.journal.intent(uid);
+    if let Some(found) = &intent {
+        // One whose record is in doubt shows too: nothing is done on it that is not recorded.
+        shared.journal.open(Intent::clone(found)).await?;
+    }
     let cached = shared.world.claim(uid);
     let concerned = cached.as_ref().is_some_and(|c| concerns_us(&shared.identity, &c.glance));
     if intent.is_none() && !concerned {
@@ -58,6 +63,12 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
         None => (live_claim(shared, uid, intent.as_deref()).await?, false),
     };
     let Some(claim) = seen else { return abandon(shared, uid, intent).await };
+    if let Some(undone) = intent.as_ref().filter(|intent| intent.undoing) {
+        let flow = abandon(shared, uid, intent.clone()).await?;
+        shared.raise_attempt(uid, undone.request.attempt);
+        // Whatever the claim needs now is another plan.
+        return Ok(if flow.is_final() { Flow::After(Duration::ZERO) } else { flow });
+    }
     let subject = Subject::claim(&claim);
     let class = shared.world.class(claim.class.as_deref().unwrap_or_default());
     let existing = existing_volume(shared, uid, &pv_name).await?;
@@ -98,7 +109,7 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
     };
     // The record may have waited for its turn: what was decided on must still be so. An agent that has just read the
     // claim, and whose record is a local file, need not ask twice.
-    if from_cache {
+    if from_cache && shared.identity.rules.holds(Rule::LiveClaim) {
         let live = live_claim(shared, uid, Some(&intent)).await?;
         let still = live.as_ref().is_some_and(|live| {
             concerns_us(&shared.identity, &live.glance)
@@ -113,11 +124,16 @@ async fn serve(shared: &Shared, uid: &ClaimUid) -> Result<Flow> {
         Err(failure) => match failure.class() {
             // Nothing will come of this plan: it goes, and the next one is planned elsewhere.
             Class::Exhausted | Class::Invalid | Class::NotOurs => {
+                let attempt = intent.request.attempt;
                 let undone = abandon(shared, uid, Some(intent)).await?;
+                shared.raise_attempt(uid, attempt);
                 if !undone.is_final() {
+                    // By then nothing would tell why it was undone, and the next plan would be for the same node.
+                    if is_elsewhere(&claim, &failure) {
+                        put_off(shared, &claim, &failure);
+                    }
                     return Ok(undone);
                 }
-                shared.raise_attempt(uid);
                 no_room_or(shared, &claim, failure).await
             }
             Class::Unavailable | Class::Unknown | Class::Blocked(_) => Err(failure),
@@ -137,6 +153,8 @@ fn reason_to_wait(why: Why) -> &'static str {
 async fn live_claim(shared: &Shared, uid: &ClaimUid, intent: Option<&Intent>) -> Result<Option<ClaimView>> {
     let (namespace, name) = match (shared.world.claim(uid), intent) {
         (Some(cached), _) => (cached.glance.namespace.clone(), cached.glance.name.clone()),
+        // Found on the storage by its mark, which does not say the names: the watch knows every claim.
+        (None, Some(intent)) if intent.request.claim.name.is_empty() => return Ok(None),
         (None, Some(intent)) => (intent.request.claim.namespace.clone(), intent.request.claim.name.clone()),
         (None, None) => return Ok(None),
     };
@@ -281,13 +299,15 @@ async fn planned(
         node,
         attempt: shared.attempt(uid),
         mark,
+        intent: None,
     };
     if let Some(intent) = open {
         if shared.backend.fits(&request, &intent.handle) {
             return Ok(Planned::Ready(intent));
         }
+        let attempt = intent.request.attempt;
         let undone = abandon(shared, uid, Some(intent)).await?;
-        shared.raise_attempt(uid);
+        shared.raise_attempt(uid, attempt);
         // Planned anew in the next run, with the next attempt number.
         return Ok(Planned::Not(if undone.is_final() { Flow::After(Duration::ZERO) } else { undone }));
     }
@@ -306,35 +326,83 @@ async fn planned(
         mount_options: class.mount_options.clone(),
         on_delete,
         handle,
+        undoing: false,
+        epoch: shared.journal.epoch(),
     };
-    shared.journal.open(intent.clone()).await?;
+    // A read, and so before the record: a claim whose place is taken is refused again and again, and writes nothing.
+    let observed = shared.backend_call("observe", shared.backend.observe(&intent.handle)).await?;
+    place(&shared.identity, &intent.request.mark, observed.as_ref(), false).map_err(Failure::not_ours)?;
+    let intent = noted(shared, intent);
+    if shared.identity.rules.holds(Rule::IntentFirst) {
+        shared.journal.open(intent.clone()).await?;
+    }
     Ok(Planned::Ready(Arc::new(intent)))
+}
+
+/// Where the storage's own records are the journal, the intent goes with the request.
+fn noted(shared: &Shared, mut intent: Intent) -> Intent {
+    if shared.settings.node().is_some() {
+        intent.request.intent = encode_blob(&intent).ok();
+    }
+    intent
 }
 
 /// From a recorded intent to a PV.
 async fn make(shared: &Shared, claim: &ClaimView, intent: &Intent, had_intent: bool) -> Result<Flow> {
     let started = Instant::now();
-    let (request, handle) = (&intent.request, &intent.handle);
+    let uid = &claim.glance.uid;
+    let handle = &intent.handle;
+    // An earlier leader may have recorded it; what is made now is ours.
+    let mark = shared.mark(uid.clone(), intent.request.pv_name.clone(), MarkState::Unpublished);
+    let request = Request { mark: mark.clone(), ..intent.request.clone() };
     let source = source_of(shared, handle)?;
     let _held = shared.locks.acquire(shared.backend.alias_keys(&source)).await;
-    let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
-    place(&shared.identity, &request.mark, observed.as_ref(), had_intent).map_err(Failure::not_ours)?;
-    let provisioned = shared.backend_call("provision", shared.backend.provision(request, handle)).await?;
+    if had_intent {
+        let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
+        place(&shared.identity, &mark, observed.as_ref(), true).map_err(Failure::not_ours)?;
+    }
+    let provisioned = shared.backend_call("provision", shared.backend.provision(&request, handle)).await;
     let made = match provisioned {
-        Progress::Done(made) => made,
-        Progress::Pending { after, note } => {
+        Ok(Progress::Done(made)) => made,
+        Ok(Progress::Pending { after, note }) => {
             shared.tell(&Subject::claim(claim), false, "Provisioning", ABOUT_CLAIM, note);
             return Ok(Flow::After(after));
+        }
+        Err(failure) => {
+            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
+                shared.set_doubt(uid);
+            }
+            return Err(failure);
         }
     };
     complete(shared, intent, &made).await?;
     // Making it may have taken minutes. If nobody waits for it any more, the next run undoes it.
-    if shared.world.claim(&claim.glance.uid).is_none_or(|cached| cached.glance.terminating) {
+    if shared.world.claim(uid).is_none_or(|cached| cached.glance.terminating) {
         return Ok(Flow::After(Duration::ZERO));
     }
-    let mark = request.mark.with_state(MarkState::Published);
-    shared.backend_call("set_mark", shared.backend.set_mark(&made.handle, &mark)).await?;
-    publish(shared, claim, intent, &made, started).await
+    // Where the backend cannot see whether a volume was used, the mark `unpublished` is all that tells that it was not, so
+    // it goes before anybody can use it. Else it stays until the PV is there: it tells that there may be none.
+    let sees_contents =
+        shared.backend.capabilities(&request.parameters).is_ok_and(|offers| offers.sees_contents);
+    let published = mark.with_state(MarkState::Published);
+    if !sees_contents && shared.identity.rules.holds(Rule::MarkBeforePv) {
+        shared.write_mark(&made.handle, &published).await?;
+    }
+    if !shared.identity.rules.holds(Rule::IntentStays) {
+        shared.end_intent(uid).await?;
+    }
+    if let Some(flow) = publish(shared, claim, intent, &made, started).await? {
+        return Ok(flow);
+    }
+    if sees_contents {
+        shared.write_mark(&made.handle, &published).await?;
+    }
+    let unsettled = shared.unsettled(intent);
+    if !unsettled.is_zero() {
+        return Ok(Flow::After(unsettled));
+    }
+    shared.end_intent(uid).await?;
+    Ok(Flow::Settled)
 }
 
 fn source_of(shared: &Shared, handle: &Envelope) -> Result<VolumeSource> {
@@ -358,17 +426,18 @@ async fn complete(shared: &Shared, intent: &Intent, made: &Provisioned<Envelope>
     Ok(())
 }
 
+/// `None`: the PV is there.
 async fn publish(
     shared: &Shared,
     claim: &ClaimView,
     intent: &Intent,
     made: &Provisioned<Envelope>,
     started: Instant,
-) -> Result<Flow> {
+) -> Result<Option<Flow>> {
     let uid = &claim.glance.uid;
     let subject = Subject::claim(claim);
     let source = source_of(shared, &made.handle)?;
-    let volume = persistent_volume(&Publication {
+    let mut volume = persistent_volume(&Publication {
         intent,
         handle: &made.handle,
         source: &source,
@@ -377,23 +446,30 @@ async fn publish(
         attributes_class: claim.attributes_class.as_deref(),
         node: shared.settings.node(),
     })?;
+    if !shared.identity.rules.holds(Rule::FinalizerFirst) {
+        volume.metadata.finalizers = None;
+    }
+    if !shared.identity.rules.holds(Rule::ProvisionedBy) {
+        volume.metadata.annotations.get_or_insert_default().remove(names::PROVISIONED_BY);
+    }
     let name = intent.request.pv_name.as_str();
     match shared.api.create_volume(&volume).await? {
         Created::New => {
-            shared.journal.close(uid).await?;
             shared.metrics.provisioned(&intent.request.class_name, claim.source_kind(), started.elapsed());
             info!(claim = %subject, uid = %uid, pv = name, class = intent.request.class_name, "Provisioned.");
             let text = format!("Successfully provisioned volume {name}");
             shared.tell(&subject, false, "ProvisioningSucceeded", ABOUT_CLAIM, text);
             shared.forget_claim(uid);
             shared.just_published(uid);
-            Ok(Flow::Settled)
+            Ok(None)
         }
         // Compared by the volume, never by claimRef: a populator re-points it.
-        Created::Exists if carried(shared, intent, &made.handle).await? => {
-            shared.journal.close(uid).await?;
+        Created::Exists
+            if !shared.identity.rules.holds(Rule::ConflictCompared)
+                || is_named(shared, &intent.request.pv_name, &made.handle).await? =>
+        {
             info!(claim = %subject, uid = %uid, pv = name, "The PV of this volume was there already.");
-            Ok(Flow::Settled)
+            Ok(None)
         }
         Created::Exists => Err(Failure::not_ours(format!(
             "a PersistentVolume named {name} with another volume exists; the volume made for this claim is removed \
@@ -402,9 +478,9 @@ async fn publish(
     }
 }
 
-/// Does a live PV name the volume of this handle?
-async fn carried(shared: &Shared, intent: &Intent, handle: &Envelope) -> Result<bool> {
-    let Some(live) = shared.api.volume(intent.request.pv_name.as_str()).await? else { return Ok(false) };
+/// Does the live PV of this name name the volume of this handle?
+pub(super) async fn is_named(shared: &Shared, pv: &PvName, handle: &Envelope) -> Result<bool> {
+    let Some(live) = shared.api.volume(pv.as_str()).await? else { return Ok(false) };
     let same_source = source_of(shared, handle)? == live.source;
     let same_handle = live
         .handle
@@ -415,32 +491,59 @@ async fn carried(shared: &Shared, intent: &Intent, handle: &Envelope) -> Result<
 }
 
 /// Ends an open intent that leads nowhere: nothing unpublished stays unrecorded. Final when there is none (any more).
+///
+/// It does not end while something can still happen that the intent speaks of: a call that an earlier leader began, or one
+/// of ours that was given up. What such a call makes afterwards would be nobody's.
 async fn abandon(shared: &Shared, uid: &ClaimUid, intent: Option<Arc<Intent>>) -> Result<Flow> {
     let Some(intent) = intent else { return Ok(Flow::Parked) };
-    let (mark, handle) = (&intent.request.mark, &intent.handle);
+    let handle = &intent.handle;
+    let mark = shared.mark(uid.clone(), intent.request.pv_name.clone(), MarkState::Unpublished);
     let source = source_of(shared, handle)?;
-    let _held = shared.locks.acquire(shared.backend.alias_keys(&source)).await;
+    let keys = shared.backend.alias_keys(&source);
+    let _held = shared.locks.acquire(keys.clone()).await;
+    // In this order: a PV that a late call makes is seen.
+    let unsettled = shared.unsettled(&intent);
     // Asked once the lock is ours: it may have been waited for.
-    let is_carried = carried(shared, &intent, handle).await?;
-    let observed = if is_carried {
-        None
-    } else {
-        shared.backend_call("observe", shared.backend.observe(handle)).await?
-    };
+    let is_carried = is_named(shared, &intent.request.pv_name, handle).await?;
+    if !is_carried && !intent.undoing && shared.identity.rules.holds(Rule::UndoRecorded) {
+        // Recorded before anything is taken back: whoever comes after us must not go on with a volume that a late call of
+        // ours may still remove.
+        shared.journal.open(Intent { undoing: true, ..(*intent).clone() }).await?;
+    }
+    if !unsettled.is_zero() {
+        return Ok(Flow::After(unsettled));
+    }
+    let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
     let claim = &intent.request.claim;
     let subject = Subject::of_claim(&claim.namespace, &claim.name, uid.as_str());
-    match settle(&shared.identity, mark, is_carried, observed.as_ref()) {
-        Settle::Published => {}
-        Settle::Delete => match shared.backend_call("delete", shared.backend.delete(handle, mark)).await {
-            Ok(Progress::Done(())) => {
-                info!(claim = %subject, uid = %uid, "Removed what was made and never published.");
+    let settled = match settle(&shared.identity, &mark, is_carried, observed.as_ref()) {
+        Settle::Delete => {
+            let others = other_names_of(shared, mark.pv_name.as_str(), &keys).await?;
+            if others.is_empty() || !shared.identity.rules.holds(Rule::NoAlias) {
+                Settle::Delete
+            } else {
+                Settle::Orphan(format!("PersistentVolume {} names the same data", others.join(", ")))
             }
-            Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
-            Err(failure) if failure.class() == Class::NotOurs => {
-                warn!(claim = %subject, uid = %uid, error = %chain(&failure), "Left what was found in the volume's place.");
+        }
+        settled => settled,
+    };
+    match settled {
+        Settle::Published => mark_published(shared, handle, &mark, observed.as_ref()).await?,
+        Settle::Delete => {
+            if let Some(reason) = shared.journal.deletes_stopped() {
+                return Err(Failure::blocked(Until::OperatorActs, reason));
             }
-            Err(failure) => return Err(failure),
-        },
+            match shared.backend_call("delete", shared.backend.delete(handle, &mark)).await {
+                Ok(Progress::Done(())) => {
+                    info!(claim = %subject, uid = %uid, "Removed what was made and never published.");
+                }
+                Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
+                Err(failure) if failure.class() == Class::NotOurs => {
+                    warn!(claim = %subject, uid = %uid, error = %chain(&failure), "Left what was found in the volume's place.");
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
         Settle::Foreign => warn!(claim = %subject, uid = %uid, "Left what was found in the volume's place."),
         Settle::Orphan(reason) => {
             shared.orphaned(intent.request.pv_name.as_str(), &reason);
@@ -449,13 +552,36 @@ async fn abandon(shared: &Shared, uid: &ClaimUid, intent: Option<Arc<Intent>>) -
             shared.tell(&subject, true, "ProvisioningCleanupFailed", ABOUT_CLAIM, text);
         }
     }
-    shared.journal.close(uid).await?;
+    shared.end_intent(uid).await?;
     Ok(Flow::Parked)
 }
 
-/// With late binding, no room here means: elsewhere. Every other failure is told as it is.
+/// A PV speaks for the volume from now on. Where its mark did not say so before the PV was made, it does now.
+async fn mark_published(
+    shared: &Shared,
+    handle: &Envelope,
+    mark: &Mark,
+    observed: Option<&Observed>,
+) -> Result<()> {
+    let found = observed.and_then(|seen| seen.mark.as_ref()).filter(|found| found.same_owner(mark));
+    match found.map(|found| found.state) {
+        Some(MarkState::Planned | MarkState::Unpublished) => {
+            let mark = mark.with_state(MarkState::Published);
+            shared.write_mark(handle, &mark).await
+        }
+        // It is marked, or its PV is on its way out and what is left is that one's business.
+        Some(MarkState::Published | MarkState::Retained | MarkState::Trashed) | None => Ok(()),
+    }
+}
+
+/// With late binding, no room here means: elsewhere.
+fn is_elsewhere(claim: &ClaimView, failure: &Failure) -> bool {
+    failure.class() == Class::Exhausted && claim.glance.selected_node.is_some()
+}
+
+/// Every failure but this one is told as it is.
 async fn no_room_or(shared: &Shared, claim: &ClaimView, failure: Failure) -> Result<Flow> {
-    if failure.class() == Class::Exhausted && claim.glance.selected_node.is_some() {
+    if is_elsewhere(claim, &failure) {
         return reschedule(shared, claim, failure).await;
     }
     Err(failure)
@@ -463,9 +589,15 @@ async fn no_room_or(shared: &Shared, claim: &ClaimView, failure: Failure) -> Res
 
 /// Takes the scheduler's choice back: at once the first time, then after growing delays.
 async fn reschedule(shared: &Shared, claim: &ClaimView, failure: Failure) -> Result<Flow> {
-    let delay = shared.report_claim_failure(claim, &failure);
-    shared.reschedule_at(claim, Instant::now() + delay);
+    let delay = put_off(shared, claim, &failure);
     if delay.is_zero() { unselect(shared, claim).await } else { Ok(Flow::After(delay)) }
+}
+
+/// Tells the failure, and when the choice is to be taken back for it.
+fn put_off(shared: &Shared, claim: &ClaimView, failure: &Failure) -> Duration {
+    let delay = shared.report_claim_failure(claim, failure);
+    shared.reschedule_at(claim, Instant::now() + delay);
+    delay
 }
 
 /// A choice that is to be taken back when its delay has passed, unless the scheduler has chosen another node.

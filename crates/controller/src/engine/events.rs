@@ -17,8 +17,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
 use serde_json::json;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ const MUTED: Duration = Duration::from_secs(60);
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// What events.k8s.io/v1 accepts, in bytes; above that an event is refused as a whole.
-const NOTE_LIMIT: usize = 1024;
+pub(super) const NOTE_LIMIT: usize = 1024;
 /// See [`NOTE_LIMIT`]; also for `reportingInstance`.
 const WORD_LIMIT: usize = 128;
 /// `reportingController` must be a qualified name, whose last part has at most so many bytes.
@@ -105,8 +105,8 @@ impl Events {
             reporter: tidy(clip(reporter, QUALIFIED_LIMIT)),
             instance: clip(instance, WORD_LIMIT),
             metrics: Arc::clone(&metrics),
-            known: HashMap::new(),
-            buckets: HashMap::new(),
+            known: BTreeMap::new(),
+            buckets: BTreeMap::new(),
             muted_until: None,
             last_log: None,
         };
@@ -127,7 +127,7 @@ impl Events {
 }
 
 /// What makes an event the same as an earlier one. The note only as a hash: it is long, and a collision costs one event.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     object: String,
     warning: bool,
@@ -159,8 +159,8 @@ struct Writer {
     reporter: String,
     instance: String,
     metrics: Arc<Metrics>,
-    known: HashMap<Key, Series>,
-    buckets: HashMap<String, Bucket>,
+    known: BTreeMap<Key, Series>,
+    buckets: BTreeMap<String, Bucket>,
     muted_until: Option<Instant>,
     last_log: Option<Instant>,
 }
@@ -459,7 +459,7 @@ async fn bounded<T>(
 }
 
 /// Forgets the least recent entry of a full table. A scan of a thousand entries, and only when one is added.
-fn make_room<K: Clone + Eq + std::hash::Hash, V>(table: &mut HashMap<K, V>, age: impl Fn(&V) -> Instant) {
+fn make_room<K: Clone + Ord, V>(table: &mut BTreeMap<K, V>, age: impl Fn(&V) -> Instant) {
     if table.len() < MEMORY {
         return;
     }

@@ -36,6 +36,8 @@ struct State {
     watches: BTreeMap<&'static str, Watch>,
     last_beat: Option<Instant>,
     draining: bool,
+    /// Another leads; we would take over.
+    standby: bool,
     details: BTreeMap<&'static str, String>,
 }
 
@@ -69,7 +71,8 @@ impl Health {
     /// Not ready until the named watches have synced.
     pub fn expecting(watches: &[&'static str]) -> Arc<Self> {
         let watches = watches.iter().map(|name| (*name, Watch::default())).collect();
-        let state = State { watches, last_beat: None, draining: false, details: BTreeMap::new() };
+        let state =
+            State { watches, last_beat: None, draining: false, standby: false, details: BTreeMap::new() };
         Arc::new(Self { state: Mutex::new(state) })
     }
 
@@ -116,6 +119,12 @@ impl Health {
         self.lock().draining = true;
     }
 
+    /// Another process leads. A standby that would take over is ready: a rolling update waits for it before it stops the
+    /// leader.
+    pub fn set_standby(&self, standby: bool) {
+        self.lock().standby = standby;
+    }
+
     /// A line for people in `/readyz`, such as `leader: yes`.
     pub fn set_detail(&self, key: &'static str, text: impl Into<String>) {
         let mut state = self.lock();
@@ -130,10 +139,11 @@ impl Health {
         let state = self.lock();
         let watches: Map<String, Value> =
             state.watches.iter().map(|(name, watch)| ((*name).to_owned(), watch.state(now).into())).collect();
-        let ready = !state.draining && watches.values().all(|state| state == "synced");
+        let ready = !state.draining && (state.standby || watches.values().all(|state| state == "synced"));
         let text = json!({
             "ready": ready,
             "draining": state.draining,
+            "standby": state.standby,
             "watches": watches,
             "details": state.details,
         })

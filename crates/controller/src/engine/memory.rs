@@ -1,7 +1,7 @@
 //! What is remembered between two runs on one object. It does not survive the process: losing it costs time, not data.
 
-use crate::decide::ClaimView;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use crate::decide::{ClaimView, Rule};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -18,18 +18,34 @@ const NODE_AGE: Duration = Duration::from_secs(60);
 /// What is remembered between two runs on one object; bounded by the objects that exist.
 #[derive(Default)]
 pub(super) struct Memory {
-    attempts: HashMap<ClaimUid, u32>,
+    attempts: BTreeMap<ClaimUid, u32>,
     announced: BTreeSet<ClaimUid>,
     /// Claims whose PV we made and the watch has not shown yet.
     published: BTreeSet<ClaimUid>,
     /// Claim -> the node whose choice is to be taken back, and when.
-    reschedules: HashMap<ClaimUid, (String, Instant)>,
-    orphans: BTreeMap<String, String>,
+    reschedules: BTreeMap<ClaimUid, (String, Instant)>,
+    /// Claims of which a call to make a volume was given up, and until when it may still take effect.
+    doubts: BTreeMap<ClaimUid, Instant>,
     /// PVs (by uid) that we let go without their data, told of, and that the watch still shows.
     pub(super) let_go: BTreeSet<String>,
     /// PVs with a policy that keeps the data, gone by another's hand: their data is to be marked.
-    pub(super) parted: HashMap<String, OurVolume>,
+    pub(super) parted: BTreeMap<String, OurVolume>,
     node: Option<(NodeInfo, Instant)>,
+}
+
+impl Memory {
+    /// How much is remembered, by table.
+    pub(super) fn tables(&self) -> BTreeMap<&'static str, usize> {
+        BTreeMap::from([
+            ("attempts", self.attempts.len()),
+            ("announced", self.announced.len()),
+            ("published", self.published.len()),
+            ("reschedules", self.reschedules.len()),
+            ("doubts", self.doubts.len()),
+            ("let go", self.let_go.len()),
+            ("parted", self.parted.len()),
+        ])
+    }
 }
 
 impl Shared {
@@ -52,8 +68,32 @@ impl Shared {
         self.memory().attempts.get(uid).copied().unwrap_or(0)
     }
 
-    pub(super) fn raise_attempt(&self, uid: &ClaimUid) {
-        *self.memory().attempts.entry(uid.clone()).or_default() += 1;
+    /// The next plan of this claim is another than that of `attempt`.
+    pub(super) fn raise_attempt(&self, uid: &ClaimUid, attempt: u32) {
+        let mut memory = self.memory();
+        let next = memory.attempts.entry(uid.clone()).or_default();
+        *next = (*next).max(attempt.saturating_add(1));
+    }
+
+    /// A call to make or mark the volume was given up: what it does may show until it would have ended in any case.
+    pub(super) fn set_doubt(&self, uid: &ClaimUid) {
+        self.memory().doubts.insert(uid.clone(), Instant::now() + self.settings.backend_timeout);
+    }
+
+    pub(super) fn doubt(&self, uid: &ClaimUid) -> Option<Instant> {
+        self.memory().doubts.get(uid).copied()
+    }
+
+    /// Nothing of the claim is under way any more.
+    pub(super) fn settle_doubt(&self, uid: &ClaimUid) {
+        self.memory().doubts.remove(uid);
+    }
+
+    /// The intent of a claim has served.
+    pub(super) async fn end_intent(&self, uid: &ClaimUid) -> Result<()> {
+        self.journal.close(uid).await?;
+        self.settle_doubt(uid);
+        Ok(())
     }
 
     /// Was this claim not announced yet?
@@ -109,16 +149,19 @@ impl Shared {
     /// Something of ours stays that no PV speaks for.
     pub(super) fn orphaned(&self, name: &str, reason: &str) {
         error!(pv = name, reason, "A volume stays behind without a PV; somebody must look at it.");
-        let mut memory = self.memory();
-        memory.orphans.insert(name.to_owned(), reason.to_owned());
-        self.metrics.orphans(memory.orphans.len());
+        if self.identity.rules.holds(Rule::OrphanReported) {
+            self.metrics.orphans(self.orphans.add(name, reason));
+        }
+    }
+
+    pub(super) fn is_orphan(&self, name: &str) -> bool {
+        self.orphans.contains(name)
     }
 
     /// A PV of this name has come (back): an orphan of that name is none any more.
     pub(super) fn spoken_for(&self, name: &str) {
-        let mut memory = self.memory();
-        if memory.orphans.remove(name).is_some() {
-            self.metrics.orphans(memory.orphans.len());
+        if let Some(left) = self.orphans.remove(name) {
+            self.metrics.orphans(left);
         }
     }
 }

@@ -1,8 +1,7 @@
 //! A keyed work queue: each key is worked on by one task at a time, a change during work causes one more run, and a
 //! failure waits for its delay.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::hash::Hash;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -20,29 +19,29 @@ pub struct Queue<K> {
 
 struct Inner<K> {
     ready: VecDeque<(K, Instant)>,
-    queued: HashSet<K>,
-    running: HashSet<K>,
+    queued: BTreeSet<K>,
+    running: BTreeSet<K>,
     /// Changed while running.
-    again: HashSet<K>,
+    again: BTreeSet<K>,
     /// The number only orders equal instants.
     later: BTreeMap<(Instant, u64), K>,
-    due: HashMap<K, (Instant, u64)>,
-    failures: HashMap<K, u32>,
+    due: BTreeMap<K, (Instant, u64)>,
+    failures: BTreeMap<K, u32>,
     sequence: u64,
     closed: bool,
 }
 
-impl<K: Clone + Eq + Hash> Queue<K> {
+impl<K: Clone + Ord> Queue<K> {
     /// An empty queue; `name` labels its metrics.
     pub fn new(name: &'static str, metrics: Arc<Metrics>) -> Self {
         let inner = Inner {
             ready: VecDeque::new(),
-            queued: HashSet::new(),
-            running: HashSet::new(),
-            again: HashSet::new(),
+            queued: BTreeSet::new(),
+            running: BTreeSet::new(),
+            again: BTreeSet::new(),
             later: BTreeMap::new(),
-            due: HashMap::new(),
-            failures: HashMap::new(),
+            due: BTreeMap::new(),
+            failures: BTreeMap::new(),
             sequence: 0,
             closed: false,
         };
@@ -111,6 +110,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             match next_due {
                 Some(at) => {
                     tokio::select! {
+                        biased;
                         () = notified => {}
                         () = tokio::time::sleep_until(at) => {}
                     }
@@ -143,6 +143,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.lock().failures.remove(key);
     }
 
+    /// How many keys are remembered: waiting, running, or with failures.
+    pub fn len(&self) -> usize {
+        let inner = self.lock();
+        inner.queued.len() + inner.running.len() + inner.due.len() + inner.failures.len()
+    }
+
     /// How many keys are being worked on.
     pub fn running(&self) -> usize {
         self.lock().running.len()
@@ -156,7 +162,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash> Inner<K> {
+impl<K: Clone + Ord> Inner<K> {
     fn cancel_delay(&mut self, key: &K) {
         if let Some(slot) = self.due.remove(key) {
             self.later.remove(&slot);

@@ -4,11 +4,12 @@
 use crate::client::chain;
 use crate::decide::ClaimView;
 use crate::decide::retry::{Next, next};
+use crate::names::{CLAIMS_CHECK, VOLUMES_CHECK};
 use std::time::Duration;
 use tracing::warn;
 use volwright_provisioner::{ClaimUid, Class, Failure, Until};
 
-use super::events::Happening;
+use super::events::{Happening, NOTE_LIMIT};
 use super::happening::{ABOUT_CLAIM, ABOUT_VOLUME, Subject};
 use super::{Flow, Shared};
 
@@ -16,6 +17,10 @@ use super::{Flow, Shared};
 pub(super) fn jittered(delay: Duration) -> Duration {
     delay.mul_f64(1.0 + fastrand::f64() * 0.2)
 }
+
+/// Failures in a row that are not told of while something is waited for that mostly passes by itself: at the default delays
+/// over half a minute, and a detach takes some 20 s.
+const QUIET: u32 = 10;
 
 /// What failed, with the labels of its metric.
 #[derive(Clone, Copy)]
@@ -92,7 +97,7 @@ impl Shared {
         // Waiting for a detach, or as long as the API server asked, is not the user's to mend.
         let quiet =
             matches!(failure.class(), Class::Blocked(Until::Unused | Until::Settled | Until::After(_)))
-                && failures < 4;
+                && failures < QUIET;
         if quiet {
             return delay;
         }
@@ -134,6 +139,14 @@ impl Shared {
         action: &'static str,
         note: String,
     ) {
+        let note = if warning { with_check(note, action) } else { note };
         self.events.publish(Happening { regarding: subject.reference(), warning, reason, action, note });
     }
+}
+
+/// A Warning says where to read on, unless that would push its own words out of the event.
+fn with_check(note: String, action: &'static str) -> String {
+    let check = if action == ABOUT_VOLUME { VOLUMES_CHECK } else { CLAIMS_CHECK };
+    let longer = format!("{note} (doctor: {check})");
+    if longer.len() <= NOTE_LIMIT { longer } else { note }
 }

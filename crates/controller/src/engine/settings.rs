@@ -28,12 +28,24 @@ pub struct Settings {
     pub resync: Duration,
     /// How long running calls may take to finish after SIGTERM.
     pub drain: Duration,
+    /// How long a leader that was stopped may believe that it still leads; zero where there is no lease.
+    pub lease: Duration,
 }
 
 impl Settings {
     /// The delays between tries.
     pub fn backoff(&self) -> Backoff {
         Backoff { base: self.backoff_base, max: self.backoff_max }
+    }
+
+    /// After the start of a term, how long something can still happen that an earlier leader began: it stops when its
+    /// lease is over, and its last call when that one's deadline is. Nothing without a lease: there the lock goes with
+    /// the process, and the calls with it.
+    pub fn grace(&self) -> Duration {
+        if self.lease.is_zero() {
+            return Duration::ZERO;
+        }
+        self.lease + self.backend_timeout.max(self.api_timeout)
     }
 
     /// The node, for agents.

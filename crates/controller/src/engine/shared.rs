@@ -1,25 +1,28 @@
 //! What all tasks of the engine share, and what a change that a watch shows means for the queues.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Envelope};
 use crate::decide::claim::{asks_no_agent, concerns_us};
-use crate::decide::{Identity, ReclaimPolicy};
-use std::collections::BTreeSet;
+use crate::decide::{Identity, ReclaimPolicy, Rule};
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch as channel;
 use tokio::time::Instant;
-use volwright_provisioner::{ClaimUid, Class, Epoch, Failure, Key, Mark, MarkState, PvName, Result};
+use volwright_provisioner::{ClaimUid, Class, Epoch, Failure, Key, Mark, MarkState, PvName, Result, Until};
 
 use super::api::ApiServer;
 use super::events::Events;
 use super::health::Health;
+use super::history::History;
+use super::lease::Leadership;
 use super::locks::KeyLocks;
 use super::memory::Memory;
 use super::metrics::Metrics;
+use super::orphans::Orphans;
 use super::queue::Queue;
 use super::world::{CachedVolume, World};
-use super::{Journal, Settings};
+use super::{Intent, Journal, Settings};
 
 /// What all tasks of the engine share.
 pub(super) struct Shared {
@@ -28,6 +31,9 @@ pub(super) struct Shared {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) api: ApiServer,
     pub(super) journal: Arc<dyn Journal>,
+    pub(super) leadership: Leadership,
+    pub(super) history: Arc<History>,
+    pub(super) term: Term,
     pub(super) events: Events,
     pub(super) metrics: Arc<Metrics>,
     pub(super) health: Arc<Health>,
@@ -37,6 +43,20 @@ pub(super) struct Shared {
     pub(super) locks: Arc<KeyLocks>,
     pub(super) synced: channel::Sender<BTreeSet<&'static str>>,
     pub(super) memory: Mutex<Memory>,
+    pub(super) orphans: Orphans,
+}
+
+/// The time that one leadership of this process begins with.
+pub(super) struct Term {
+    /// From when on nothing can happen any more that an earlier leader began: it knows that it is deposed, and its last
+    /// call has ended.
+    settled: Instant,
+}
+
+impl Term {
+    pub(super) fn beginning(now: Instant, settings: &Settings) -> Self {
+        Self { settled: now + settings.grace() }
+    }
 }
 
 /// How a run on one object ended.
@@ -67,7 +87,11 @@ impl Shared {
             installation: self.settings.installation.clone(),
             owner,
             pv_name,
-            epoch: Epoch::default(),
+            epoch: if self.identity.rules.holds(Rule::EpochInMark) {
+                self.journal.epoch()
+            } else {
+                Epoch::default()
+            },
             state,
         }
     }
@@ -138,12 +162,59 @@ impl Shared {
         }
     }
 
-    /// One call of the backend: deadline and metrics. What was dropped at its deadline may have happened.
+    /// How much is remembered, by table.
+    pub(super) fn tables(&self) -> BTreeMap<&'static str, usize> {
+        let mut tables = self.world.tables();
+        tables.extend(self.memory().tables());
+        tables.insert("claims queue", self.claims.len());
+        tables.insert("volumes queue", self.volumes.len());
+        tables.insert("intents", self.journal.claims().len());
+        tables.insert("deletes", self.journal.deletes().len());
+        tables.insert("history", self.history.len());
+        tables.insert("orphans", self.orphans.list().len());
+        tables
+    }
+
+    fn may_act(&self) -> bool {
+        self.leadership.may_act() || !self.identity.rules.holds(Rule::LeaderActs)
+    }
+
+    /// How long until nothing of an intent can happen any more behind our back: a call of an earlier leader, or one of
+    /// ours that was given up.
+    pub(super) fn unsettled(&self, intent: &Intent) -> Duration {
+        let now = Instant::now();
+        let is_earlier = intent.epoch != self.journal.epoch() && self.identity.rules.holds(Rule::Grace);
+        let earlier = is_earlier.then_some(self.term.settled);
+        let doubt = self.doubt(&intent.request.claim.uid);
+        let from = earlier.max(doubt).unwrap_or(now);
+        from.saturating_duration_since(now)
+    }
+
+    /// How long a call of this process that was given up may still do something to the volume of this claim.
+    pub(super) fn in_doubt(&self, owner: &ClaimUid) -> Duration {
+        self.doubt(owner).map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Writes a mark. One whose answer is lost may still come, and would then undo what was marked after it.
+    pub(super) async fn write_mark(&self, handle: &Envelope, mark: &Mark) -> Result<()> {
+        let written = self.backend_call("set_mark", self.backend.set_mark(handle, mark)).await;
+        let is_lost = written.as_ref().is_err_and(|failure| failure.class() == Class::Unknown);
+        if is_lost && self.identity.rules.holds(Rule::Doubt) {
+            self.set_doubt(&mark.owner);
+        }
+        written
+    }
+
+    /// One call of the backend: deadline and metrics. What was dropped at its deadline may have happened. None is begun
+    /// once this process may not act any more.
     pub(super) async fn backend_call<T>(
         &self,
         op: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        if !self.may_act() {
+            return Err(deposed());
+        }
         let started = Instant::now();
         let result = match tokio::time::timeout(self.settings.backend_timeout, call).await {
             Ok(result) => result,
@@ -166,4 +237,9 @@ impl Shared {
         self.metrics.backend_call(op, outcome, started.elapsed());
         result
     }
+}
+
+/// Nothing is begun any more by a process that may not be the leader. Quiet: the next leader carries on.
+pub(super) fn deposed() -> Failure {
+    Failure::blocked(Until::After(Duration::from_secs(1)), "this process is no longer the leader")
 }

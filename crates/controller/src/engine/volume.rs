@@ -9,14 +9,14 @@
 use crate::backend::Envelope;
 use crate::client::chain;
 use crate::decide::volume::{Begun, Step, aliases, concerns_us, may_destroy, may_go_on, step, unnamed};
-use crate::decide::{ClaimView, OnDelete, VolumeView};
+use crate::decide::{ClaimView, OnDelete, Rule, VolumeView};
 use crate::names;
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use volwright_provisioner::{
-    ClaimUid, Class, Failure, Key, Mark, MarkState, Observed, Progress, PvName, Result,
+    ClaimUid, Class, Failure, Key, Mark, MarkState, Observed, Pristine, Progress, PvName, Result, Until,
 };
 
 use super::api::Deleted;
@@ -47,11 +47,12 @@ async fn act(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
     let view = &ours.view;
     match step(&shared.identity, view, &ours.state) {
         Step::Nothing => Ok(Flow::Settled),
-        Step::Blocked(text) => Err(Failure::blocked(volwright_provisioner::Until::OperatorActs, text)),
+        Step::Blocked(text) => Err(Failure::blocked(Until::OperatorActs, text)),
         Step::Repair => repair(shared, view).await,
         Step::AddFinalizer => set_finalizer(shared, view, true).await.map(|_| Flow::Settled),
         Step::RemoveFinalizer => set_finalizer(shared, view, false).await.map(|_| Flow::Settled),
         Step::Keep => keep(shared, ours).await,
+        Step::Unbound => unbound(shared, ours).await,
         Step::Delete(on_delete) => delete(shared, ours, on_delete).await,
         Step::Orphan(reason) => orphan(shared, ours, reason).await,
     }
@@ -141,8 +142,65 @@ async fn keep(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
     retain(shared, &ours.view, handle).await
 }
 
+/// It was deleted before its claim was bound to it. The claim waits for it to go, and then gets another.
+async fn unbound(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
+    let (seen, Some(handle)) = (&ours.view, &ours.handle) else { return Ok(Flow::Settled) };
+    let keys = shared.backend.alias_keys(&seen.source);
+    let _held = shared.locks.acquire(keys.clone()).await;
+    let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
+    let others = other_names_of(shared, &seen.name, &keys).await?;
+    let claim = live_claim(shared, seen).await?;
+    let Some(live) = shared.api.volume(&seen.name).await? else { return Ok(Flow::Settled) };
+    let live = OurVolume::new(&shared.identity, shared.backend.as_ref(), live);
+    let is_named = claim.is_some_and(|claim| claim.glance.volume_name.as_ref() == Some(&seen.name))
+        || !shared.world.claims_that_name(&seen.name, &ClaimUid::new("")).is_empty();
+    let as_seen = step(&shared.identity, &live.view, &live.state) == Step::Unbound
+        && Begun::of(&live.view) == Begun::of(seen);
+    if is_named || !as_seen || !shared.history.is_checked() {
+        return Ok(Flow::After(WATCH_GRACE));
+    }
+    if let Some(reason) = shared.journal.deletes_stopped() {
+        return Err(Failure::blocked(Until::OperatorActs, reason));
+    }
+    let live = &live.view;
+    let mark = mark_of(shared, live).with_state(MarkState::Unpublished);
+    let is_empty = observed.as_ref().is_none_or(|seen| {
+        seen.pristine == Pristine::Yes
+            && seen.users.is_empty()
+            && seen.mark.as_ref().is_some_and(|found| found.same_owner(&mark))
+    });
+    if !is_empty || !others.is_empty() {
+        return retain(shared, live, handle).await;
+    }
+    match shared.backend_call("delete", shared.backend.delete(handle, &mark)).await {
+        Ok(Progress::Done(())) => {}
+        Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
+        Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
+        Err(failure) => {
+            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
+                shared.set_doubt(&mark.owner);
+            }
+            return Err(failure);
+        }
+    }
+    // Once the PV is gone its claim gets another volume, by the same owner and in the same place: a delete of ours that
+    // comes late must have come before.
+    let in_doubt = shared.in_doubt(&mark.owner);
+    if !in_doubt.is_zero() {
+        return Ok(Flow::After(in_doubt));
+    }
+    shared.settle_doubt(&mark.owner);
+    info!(pv = live.name, "Removed a PV that was deleted before it was bound, and its empty volume.");
+    drop_finalizer(shared, live).await
+}
+
 /// Marks the data retained, lets the PV go and says how it comes back.
 async fn retain(shared: &Shared, live: &VolumeView, handle: &Envelope) -> Result<Flow> {
+    // A late mark `published` must not come after ours.
+    let in_doubt = shared.in_doubt(&ClaimUid::new(live.owner()));
+    if !in_doubt.is_zero() {
+        return Ok(Flow::After(in_doubt));
+    }
     let is_there = mark_retained(shared, live, handle).await?;
     // Before the patch: the watch may show its effect sooner than we see the reply.
     shared.memory().let_go.insert(live.uid.clone());
@@ -153,6 +211,7 @@ async fn retain(shared: &Shared, live: &VolumeView, handle: &Envelope) -> Result
     }
     let tell = if is_there { tell_retained } else { tell_absent };
     tell(shared, live);
+    shared.settle_doubt(&ClaimUid::new(live.owner()));
     shared.journal.end_delete(&live.name).await?;
     Ok(Flow::Settled)
 }
@@ -163,7 +222,10 @@ async fn mark_retained(shared: &Shared, view: &VolumeView, handle: &Envelope) ->
         return Ok(false);
     }
     let mark = mark_of(shared, view).with_state(MarkState::Retained);
-    match shared.backend_call("set_mark", shared.backend.set_mark(handle, &mark)).await {
+    if !shared.identity.rules.holds(Rule::RetainMarked) {
+        return Ok(true);
+    }
+    match shared.write_mark(handle, &mark).await {
         Ok(()) => {}
         // Another's data is not ours to mark; it is kept in any case.
         Err(failure) if failure.class() == Class::NotOurs => {
@@ -204,17 +266,34 @@ async fn delete(shared: &Shared, ours: &OurVolume, on_delete: OnDelete) -> Resul
     // Once the watch has delivered our DELETE, it has delivered every PV that was made before. What is kept harms no
     // other PV.
     if seen.terminating && on_delete != OnDelete::Retain {
-        others = other_names_of(shared, seen, &keys).await?;
+        others = other_names_of(shared, &seen.name, &keys).await?;
         if let Some(in_use) = in_use.as_mut().filter(|_| seen.source.is_csi()) {
             in_use.users.extend(shared.api.attachments(&seen.name).await?);
         }
     }
     // No decision to destroy rests on a cache alone.
     let claim = live_claim(shared, seen).await?;
-    let Some(live) = shared.api.volume(&seen.name).await? else { return Ok(Flow::Settled) };
+    let live = if shared.identity.rules.holds(Rule::LiveVolume) {
+        shared.api.volume(&seen.name).await?
+    } else {
+        Some(seen.clone())
+    };
+    let Some(live) = live else { return Ok(Flow::Settled) };
+    if older(&live.resource_version, &seen.resource_version) {
+        shared.history.interrupted();
+    }
+    if let Some(reason) = shared.journal.deletes_stopped() {
+        return Err(Failure::blocked(Until::OperatorActs, reason));
+    }
+    if !shared.history.is_checked() {
+        return Ok(Flow::After(CHANGED_AGAIN));
+    }
     let live = OurVolume::new(&shared.identity, shared.backend.as_ref(), live);
+    // Without one of these rules, in a test, the first look at the live PV does not ask for it either.
+    let rules = &shared.identity.rules;
+    let is_unchecked = !rules.holds(Rule::PolicyDelete) || !rules.holds(Rule::NotBound);
     let as_seen = concerns_us(&shared.identity, &live.view, &live.state)
-        && step(&shared.identity, &live.view, &live.state) == Step::Delete(on_delete)
+        && (is_unchecked || step(&shared.identity, &live.view, &live.state) == Step::Delete(on_delete))
         && live.view.terminating == seen.terminating
         && Begun::of(&live.view) == Begun::of(seen);
     if !as_seen {
@@ -237,8 +316,13 @@ async fn delete(shared: &Shared, ours: &OurVolume, on_delete: OnDelete) -> Resul
     if on_delete == OnDelete::Retain {
         return retain(shared, live, handle).await;
     }
+    if !shared.identity.rules.holds(Rule::FinalizerLast) {
+        drop_finalizer(shared, live).await?;
+    }
     match shared.backend_call("delete", shared.backend.delete(handle, &mark)).await {
         Ok(Progress::Done(())) => {}
+        Err(failure)
+            if failure.class() == Class::Unknown && !shared.identity.rules.holds(Rule::UntilFinal) => {}
         Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
         Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
         Err(failure) => return Err(failure),
@@ -247,6 +331,11 @@ async fn delete(shared: &Shared, ours: &OurVolume, on_delete: OnDelete) -> Resul
         tell_absent(shared, live);
     }
     gone(shared, live, started).await
+}
+
+/// Is a live version older than one that the watch has shown? Then either is not what it seems.
+fn older(live: &str, seen: &str) -> bool {
+    matches!((live.parse::<u64>(), seen.parse::<u64>()), (Ok(live), Ok(seen)) if live < seen)
 }
 
 /// With what the delete of this PV began. It begins with what cannot be taken back: our DELETE, which [`fence`] records,
@@ -354,14 +443,14 @@ async fn live_claim(shared: &Shared, live: &VolumeView) -> Result<Option<ClaimVi
 
 /// Other PVs of the same data. An agent's watch shows only labelled PVs of its node, and labelled PVs of other nodes
 /// cannot alias: what is left to look at is listed.
-async fn other_names_of(shared: &Shared, live: &VolumeView, keys: &[Key]) -> Result<Vec<String>> {
-    let mut found = shared.world.aliases(&live.name, keys);
+pub(super) async fn other_names_of(shared: &Shared, name: &str, keys: &[Key]) -> Result<Vec<String>> {
+    let mut found = shared.world.aliases(name, keys);
     if shared.settings.node().is_some() {
         shared
             .api
             .visit_unlabelled_volumes(|other| {
                 let theirs = shared.backend.alias_keys(&other.source);
-                if other.name != live.name {
+                if other.name != name {
                     found.extend(aliases(keys, [(other.name.as_str(), theirs.as_slice())]));
                 }
             })

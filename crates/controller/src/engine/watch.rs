@@ -1,17 +1,16 @@
 //! The watches: from the API server's events to the `World`, and from what changed to the queues.
 
-use crate::decide::ClassView;
 use crate::decide::retry::Backoff;
+use crate::decide::{ClassView, Rule};
 use crate::names;
 use crate::objects::{Claim, Class, Volume, glance};
 use futures::{Stream, StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::{DeserializeGuard, PartialObjectMeta, Status};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
-use std::collections::HashSet;
-use std::hash::Hash;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -36,13 +35,16 @@ fn config() -> watcher::Config {
 /// What a watch does with what it sees.
 trait Table: Send + Sync {
     /// What objects are told apart by.
-    type Key: Eq + Hash + Clone + Send;
+    type Key: Ord + Clone + Send;
     type Object: Send;
     fn key(&self, object: &Self::Object) -> Self::Key;
     fn put(&self, object: Self::Object);
     fn drop(&self, key: &Self::Key);
     fn known(&self) -> Vec<Self::Key>;
 }
+
+/// Longest time that the API server may ask a watch to wait.
+const RETRY_AFTER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// Delays after failures of a watch: growing, and capped lower than kube's, whose gaps reach a minute. A claim made just
 /// after an outage waits for the last of them.
@@ -78,6 +80,7 @@ async fn feed<T: Table, S: Stream<Item = watcher::Result<Event<T::Object>>> + Se
 ) {
     while follow(resource, shared, &table, watch().backoff(Delays { failures: 0 }), &mut stop).await {
         tokio::select! {
+            biased;
             () = tokio::time::sleep(jittered(WATCH_BACKOFF.base)) => {}
             _ = stop.wait_for(|stop| *stop) => return,
         }
@@ -94,9 +97,10 @@ async fn follow<T: Table>(
 ) -> bool {
     pin_mut!(events);
     // What the list under way has shown; whatever else is known when it ends has gone meanwhile.
-    let mut listed: HashSet<T::Key> = HashSet::new();
+    let mut listed: BTreeSet<T::Key> = BTreeSet::new();
     loop {
         let event = tokio::select! {
+            biased;
             event = events.next() => event,
             _ = stop.wait_for(|stop| *stop) => return false,
         };
@@ -112,10 +116,12 @@ async fn follow<T: Table>(
                 table.put(object);
             }
             Ok(Event::InitDone) => {
-                for key in table.known().into_iter().filter(|key| !listed.contains(key)) {
+                let drops = shared.identity.rules.holds(Rule::RelistDrops);
+                for key in table.known().into_iter().filter(|key| drops && !listed.contains(key)) {
                     table.drop(&key);
                 }
-                listed = HashSet::new();
+                listed = BTreeSet::new();
+                shared.history.interrupted();
                 shared.health.set_synced(resource, true);
                 shared.synced.send_modify(|synced| {
                     synced.insert(resource);
@@ -124,6 +130,7 @@ async fn follow<T: Table>(
             Ok(Event::Apply(object)) => table.put(object),
             Ok(Event::Delete(object)) => table.drop(&table.key(&object)),
             Err(error) => {
+                shared.history.interrupted();
                 shared.metrics.watch_restarted(resource);
                 let text = describe(&error, resource);
                 warn!(resource, error = %text, "Watch failed, will start it again.");
@@ -131,20 +138,43 @@ async fn follow<T: Table>(
                 if is_forgotten(&error) {
                     return true;
                 }
+                // The delay after the failure runs meanwhile.
+                tokio::select! {
+                    biased;
+                    () = tokio::time::sleep(asked_to_wait(&error)) => {}
+                    _ = stop.wait_for(|stop| *stop) => return false,
+                }
             }
         }
     }
 }
 
-/// Did the API server say that it does not know our place in its history any more?
+/// Did the API server say that it does not know our place in its history any more, or (after etcd was restored from a
+/// backup) not yet?
 fn is_forgotten(error: &watcher::Error) -> bool {
-    let code = match error {
+    if matches!(error, watcher::Error::InitialListFailed(_)) {
+        return false;
+    }
+    let Some(status) = refusal(error) else { return false };
+    let mut causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 410 || causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
+}
+
+/// How long the API server asks to stay away, as when it has too many requests.
+fn asked_to_wait(error: &watcher::Error) -> Duration {
+    let details = refusal(error).and_then(|status| status.details.as_ref());
+    let seconds = details.map_or(0, |details| details.retry_after_seconds);
+    Duration::from_secs(seconds.into()).min(RETRY_AFTER_AT_MOST)
+}
+
+fn refusal(error: &watcher::Error) -> Option<&Status> {
+    match error {
         watcher::Error::WatchError(status)
+        | watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code,
-        _ => 0,
-    };
-    code == 410
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => Some(status),
+        _ => None,
+    }
 }
 
 /// A denied verb is named with its resource; the rest as kube tells it.
@@ -188,6 +218,7 @@ impl Table for FullClaims<'_> {
         match object.0 {
             Ok(claim) => {
                 let view = claim.view();
+                self.0.0.history.seen(&view.resource_version);
                 self.0.put(CachedClaim::new(&self.0.0.identity, view.glance.clone(), Some(view)));
             }
             Err(error) => undecodable("persistentvolumeclaims", &error.metadata, &error.error),
@@ -215,6 +246,7 @@ impl Table for ClaimMetadata<'_> {
     }
 
     fn put(&self, object: Self::Object) {
+        self.0.0.history.seen(object.metadata.resource_version.as_deref().unwrap_or_default());
         self.0.put(CachedClaim::new(&self.0.0.identity, glance(&object.metadata), None));
     }
 
@@ -242,8 +274,13 @@ impl Table for Volumes<'_> {
         match object.0 {
             Ok(volume) => {
                 let view = volume.view();
+                let version = view.resource_version.clone();
                 let (name, cached) =
                     (view.name.clone(), CachedVolume::new(&shared.identity, shared.backend.as_ref(), view));
+                shared.history.seen(&version);
+                if cached.ours.is_some() {
+                    shared.history.seen_volume(&name, &cached.uid, &version);
+                }
                 if shared.world.put_volume(name.clone(), cached) == Change::Real {
                     shared.volume_changed(&name);
                 }
@@ -254,6 +291,7 @@ impl Table for Volumes<'_> {
 
     fn drop(&self, name: &String) {
         if let Some(left) = self.0.world.drop_volume(name) {
+            self.0.history.forget_volume(&left.uid);
             self.0.volume_left(name, &left);
         }
         self.0.volume_changed(name);

@@ -3,8 +3,7 @@
 use crate::backend::{Backend, Envelope};
 use crate::decide::volume::{HandleState, concerns_us};
 use crate::decide::{ClaimGlance, ClaimView, ClassView, Identity, Rule, VolumeView, claim};
-use std::collections::HashMap;
-use std::hash::Hash;
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use volwright_provisioner::{ClaimUid, Key, VolumeSource};
 
@@ -42,9 +41,9 @@ pub struct OurVolume {
 /// See the module.
 #[derive(Default)]
 pub struct World {
-    claims: RwLock<HashMap<ClaimUid, Arc<CachedClaim>>>,
-    classes: RwLock<HashMap<String, Arc<ClassView>>>,
-    volumes: RwLock<HashMap<String, Arc<CachedVolume>>>,
+    claims: RwLock<BTreeMap<ClaimUid, Arc<CachedClaim>>>,
+    classes: RwLock<BTreeMap<String, Arc<ClassView>>>,
+    volumes: RwLock<BTreeMap<String, Arc<CachedVolume>>>,
 }
 
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
@@ -119,8 +118,8 @@ pub enum Change {
     Noise,
 }
 
-fn upsert<K: Eq + Hash, V>(
-    table: &RwLock<HashMap<K, Arc<V>>>,
+fn upsert<K: Ord, V>(
+    table: &RwLock<BTreeMap<K, Arc<V>>>,
     key: K,
     value: V,
     same: impl Fn(&V, &V) -> bool,
@@ -172,6 +171,15 @@ impl World {
         waiting.map(|c| c.glance.uid.clone()).collect()
     }
 
+    /// How much is remembered, by table.
+    pub fn tables(&self) -> BTreeMap<&'static str, usize> {
+        BTreeMap::from([
+            ("claims", read(&self.claims).len()),
+            ("classes", read(&self.classes).len()),
+            ("volumes", read(&self.volumes).len()),
+        ])
+    }
+
     /// The uids of all claims.
     pub fn claim_uids(&self) -> Vec<ClaimUid> {
         read(&self.claims).keys().cloned().collect()
@@ -221,6 +229,13 @@ impl World {
     /// The PV of this name.
     pub fn volume(&self, name: &str) -> Option<Arc<CachedVolume>> {
         read(&self.volumes).get(name).cloned()
+    }
+
+    /// Does the PV of this name name the volume of this handle, as far as the watch has told?
+    pub fn names_it(&self, name: &str, handle: &Envelope) -> bool {
+        self.volume(name).is_some_and(|volume| {
+            volume.ours.as_ref().is_some_and(|ours| ours.handle.as_ref() == Some(handle))
+        })
     }
 
     /// The names of all PVs.

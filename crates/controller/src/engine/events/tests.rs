@@ -4,7 +4,7 @@ use super::*;
 use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use serde_json::Value;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -237,7 +237,7 @@ async fn a_silent_server_does_not_hold_up_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_remembered_is_bounded() {
-    let mut table = HashMap::new();
+    let mut table = BTreeMap::new();
     for n in 0..MEMORY * 3 {
         make_room(&mut table, |at| *at);
         table.insert(n, Instant::now() + Duration::from_secs(n as u64));
