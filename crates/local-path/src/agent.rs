@@ -82,6 +82,7 @@ impl Provisioner for LocalPath {
             modes: [AccessMode::ReadWriteOnce, AccessMode::ReadWriteOncePod]
                 .map(|mode| (VolumeMode::Filesystem, mode))
                 .to_vec(),
+            sees_contents: true,
             ..Capabilities::filesystem(&[])
         })
     }
@@ -161,7 +162,7 @@ impl Provisioner for LocalPath {
     async fn inventory(&self) -> Result<Vec<InventoryItem<Handle>>> {
         let mut items = Vec::new();
         for root in &self.roots {
-            let volumes = root.volumes().await?;
+            let Some(volumes) = root.volumes_if_any(self.context.as_ref()).await? else { continue };
             let (shared, installation) = (Arc::clone(&volumes), self.context.installation().clone());
             let inventory = root.run(move || async move { shared.inventory(&installation).await }).await?;
             for cause in inventory.unreadable {
@@ -171,7 +172,8 @@ impl Provisioner for LocalPath {
                 let note = |name: &str| listed.record.wanted.notes.get(name).cloned().unwrap_or_default();
                 let (name, uid) = (note(NOTE_NODE_NAME), note(NOTE_NODE_UID));
                 let handle = handle_of(root, &volumes, &listed.place, &name, &uid);
-                items.push(InventoryItem { handle, observed: listed.observed });
+                let intent = listed.record.wanted.intent;
+                items.push(InventoryItem { handle, observed: listed.observed, intent });
             }
         }
         Ok(items)
@@ -294,7 +296,7 @@ fn handle_of(
     }
 }
 
-fn wanted(request: &Request<Parameters>, handle: &Handle) -> Wanted {
+pub(crate) fn wanted(request: &Request<Parameters>, handle: &Handle) -> Wanted {
     let notes = [
         (NOTE_NODE_NAME, handle.node_name.as_str()),
         (NOTE_NODE_UID, &handle.node_uid),
@@ -308,6 +310,7 @@ fn wanted(request: &Request<Parameters>, handle: &Handle) -> Wanted {
         uid: request.parameters.uid,
         gid: request.parameters.gid,
         notes: BTreeMap::from(notes.map(|(name, value)| (name.to_owned(), value.to_owned()))),
+        intent: request.intent.clone(),
     }
 }
 

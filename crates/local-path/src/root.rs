@@ -3,12 +3,13 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 use volwright_provisioner::{Context, Failure, Result, VolumeSource};
 use volwright_volume_tree::{
-    LocalOptions, LocalTree, Look, OpenError, Volumes, look, make_directories, make_identity,
+    LocalOptions, LocalTree, Look, OpenError, Volumes, look, make_identity, make_own_directory,
 };
 
 /// Threads that may wait for one disk at a time. When it hangs, those of the other disks are left.
@@ -25,6 +26,8 @@ pub(crate) struct Root {
     /// Held while the first identity is made.
     first: tokio::sync::Mutex<()>,
     opened: tokio::sync::Mutex<Option<Arc<Volumes<LocalTree>>>>,
+    /// It has shown an identity to this process: if it looks fresh now, its disk is not mounted.
+    shown: AtomicBool,
 }
 
 /// What came of opening.
@@ -42,6 +45,7 @@ impl Root {
             threads: Arc::new(Semaphore::new(THREADS)),
             first: tokio::sync::Mutex::default(),
             opened: tokio::sync::Mutex::default(),
+            shown: AtomicBool::new(false),
         })
     }
 
@@ -95,14 +99,35 @@ impl Root {
             Opened::Unmarked(tree, Look::Fresh) => tree,
             Opened::Unmarked(..) => return Err(lost("it has records, but no identity")),
         };
-        let known = context.our_volumes().await?;
-        if known.iter().any(|source| self.holds(source)) {
-            return Err(lost("PVs name volumes on it, but it shows no identity"));
-        }
+        self.is_unknown(context).await?;
         let root = Arc::clone(self);
         self.run(move || async move { root.mark(&tree).await }).await?;
         info!(root = self.path, "Gave the root its identity.");
         self.volumes().await
+    }
+
+    /// The root's volumes; `None` for one that never had any. It is left as it is: that a process starts is no reason to
+    /// write to what may be a bare mount point.
+    pub(crate) async fn volumes_if_any(
+        self: &Arc<Self>,
+        context: &dyn Context,
+    ) -> Result<Option<Arc<Volumes<LocalTree>>>> {
+        match self.open().await? {
+            Opened::Ready(volumes) => Ok(Some(volumes)),
+            Opened::Unmarked(_, Look::Fresh) if !self.shown.load(Ordering::Relaxed) => {
+                self.is_unknown(context).await.map(|()| None)
+            }
+            Opened::Unmarked(..) => self.volumes().await.map(Some),
+        }
+    }
+
+    /// No PV of ours names a volume on it.
+    async fn is_unknown(&self, context: &dyn Context) -> Result<()> {
+        let known = context.our_volumes().await?;
+        if known.iter().any(|source| self.holds(source)) {
+            return Err(lost("PVs name volumes on it, but it shows no identity"));
+        }
+        Ok(())
     }
 
     /// Gives the root an identity because an operator says so.
@@ -152,6 +177,7 @@ impl Root {
                 self.lock(&tree)?;
                 let volumes = Arc::new(Volumes::new(tree, id));
                 *opened = Some(Arc::clone(&volumes));
+                self.shown.store(true, Ordering::Relaxed);
                 Ok(Opened::Ready(volumes))
             }
             other => Ok(Opened::Unmarked(tree, other)),
@@ -160,6 +186,9 @@ impl Root {
 
     /// Makes the identity, alone: of two agents that find a fresh root, one waits for the other to be gone.
     async fn mark(&self, tree: &LocalTree) -> Result<()> {
+        // The lock lies in it, and nothing else is touched before the lock is ours.
+        make_own_directory(tree).await?;
+        self.lock(tree)?;
         if let Err(error) = tree.close_if_empty() {
             warn!(
                 root = self.path,
@@ -167,8 +196,6 @@ impl Root {
                 "Failed to close the root to other users."
             );
         }
-        make_directories(tree).await?;
-        self.lock(tree)?;
         make_identity(tree).await?;
         Ok(())
     }

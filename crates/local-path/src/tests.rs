@@ -1,5 +1,10 @@
 //! The agent on a real directory, with an engine of cardboard.
 
+#[path = "../../volume-tree/tests/common/faulty.rs"]
+mod faulty;
+
+use self::faulty::{Die, Faulty};
+use crate::agent::wanted;
 use crate::{Args, Handle, LocalPath, Parameters};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +15,7 @@ use volwright_provisioner::{
     Mark, MarkState, NodeInfo, Placement, Pristine, Progress, Provisioner, PvName, Request, Result, Secret,
     SecretRef, Until, VolumeMode, VolumeSource, parse_parameters,
 };
+use volwright_volume_tree::{LocalOptions, LocalTree, Volumes, make_own_directory};
 
 /// The engine, as far as an agent sees it.
 struct FakeContext {
@@ -77,6 +83,20 @@ impl Disks {
         }
     }
 
+    /// Every file and directory, with the size of files.
+    fn listing(&self) -> Vec<(PathBuf, u64)> {
+        let (mut seen, mut todo) = (Vec::new(), vec![self.0.path().to_owned()]);
+        while let Some(path) = todo.pop() {
+            let meta = path.symlink_metadata().unwrap();
+            if meta.is_dir() {
+                todo.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+            seen.push((path, if meta.is_file() { meta.len() } else { 0 }));
+        }
+        seen.sort();
+        seen
+    }
+
     async fn agent(&self, names: &[&str]) -> LocalPath {
         LocalPath::connect(self.args(names), context()).await.unwrap()
     }
@@ -114,6 +134,7 @@ fn request(name: &str, entries: &[(&str, &str)]) -> Request<Parameters> {
         node: Some(node(&[])),
         attempt: 0,
         mark,
+        intent: None,
     }
 }
 
@@ -230,6 +251,26 @@ async fn a_first_identity_is_made_only_where_no_volume_of_ours_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_fresh_root_has_an_empty_inventory_and_one_that_was_ours_has_none() {
+    let disks = Disks::new(&["a"]);
+    let context = context();
+    let agent = LocalPath::connect(disks.args(&["a"]), context.clone()).await.unwrap();
+    assert!(agent.inventory().await.unwrap().is_empty(), "else an agent could never begin");
+    assert!(std::fs::read_dir(disks.path("a")).unwrap().next().is_none(), "nothing is made");
+    let path = format!("{}/ns-x", disks.text("a"));
+    *context.volumes.lock().unwrap() = Ok(vec![VolumeSource::Local { path }]);
+    refused(agent.inventory().await.map(drop), Class::Unavailable, "--init-root");
+    *context.volumes.lock().unwrap() = Err(());
+    refused(agent.inventory().await.map(drop), Class::Unavailable, "API server is away");
+
+    *context.volumes.lock().unwrap() = Ok(Vec::new());
+    provision(&agent, &request("x", &[])).await.unwrap();
+    std::fs::rename(disks.path("a"), disks.path("away")).unwrap();
+    std::fs::create_dir(disks.path("a")).unwrap();
+    refused(agent.inventory().await.map(drop), Class::Unavailable, "is the disk mounted?");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disk_that_is_swapped_under_a_running_agent_is_noticed() {
     let disks = Disks::new(&["a"]);
     let agent = disks.agent(&["a"]).await;
@@ -330,6 +371,141 @@ async fn a_root_inside_another_agents_root_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_agent_reads_no_inventory_and_writes_nothing() {
+    let disks = Disks::new(&["a"]);
+    let request = request("x", &[]);
+    let named = "another agent (process ";
+    // On a fresh root, which the first has locked and not given its identity yet.
+    std::fs::set_permissions(disks.path("a"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let options = LocalOptions { require_mount: false, allow_volatile: true };
+    let first = LocalTree::open(&disks.path("a"), options).unwrap();
+    make_own_directory(&first).await.unwrap();
+    first.lock("the first").unwrap();
+    let before = disks.listing();
+    let second = disks.agent(&["a"]).await;
+    refused(second.plan(&request).await, Class::Unavailable, named);
+    let mode = disks.path("a").metadata().unwrap().permissions().mode() & 0o7777;
+    assert_eq!((before, mode), (disks.listing(), 0o755));
+    drop(first);
+
+    let first = disks.agent(&["a"]).await;
+    let handle = provision(&first, &request).await.unwrap();
+    let before = disks.listing();
+    refused(second.inventory().await.map(drop), Class::Unavailable, named);
+    refused(second.plan(&request).await, Class::Unavailable, named);
+    refused(second.observe(&handle).await, Class::Unavailable, named);
+    refused(second.provision(&request, &handle).await.map(drop), Class::Unavailable, named);
+    refused(second.set_mark(&handle, &request.mark).await, Class::Unavailable, named);
+    refused(second.delete(&handle, &request.mark).await.map(drop), Class::Unavailable, named);
+    assert_eq!(before, disks.listing());
+    drop(first);
+    assert_eq!(second.inventory().await.unwrap().len(), 1);
+}
+
+/// As a killed agent leaves it: cut off before or after that step of a create. False when it came to its end.
+async fn cut_off(disks: &Disks, request: &Request<Parameters>, handle: &Handle, at: usize, die: Die) -> bool {
+    let options = LocalOptions { require_mount: false, allow_volatile: true };
+    let tree = LocalTree::open(&disks.path("a"), options).unwrap();
+    let volumes = Volumes::new(Faulty::new(tree, at, die), handle.root_id.clone());
+    let place = handle.place().unwrap();
+    let made = volumes.provision(&place, &request.mark, &wanted(request, handle)).await;
+    assert_eq!(made.is_err(), volumes.tree().died(), "{made:?}");
+    made.is_err()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_killed_at_any_step_of_a_create_leaves_nothing_or_its_intent() {
+    let request = Request {
+        intent: Some("making".into()),
+        ..request("x", &[("pathPattern", "${pvc.namespace}/${pvc.name}")])
+    };
+    let undo = request.mark.with_state(MarkState::Unpublished);
+    let (mut nothing, mut going_on) = (0, 0);
+    for die in [Die::Before, Die::After] {
+        let mut cut = true;
+        for at in 0.. {
+            if !cut {
+                break;
+            }
+            let disks = Disks::new(&["a"]);
+            let agent = disks.agent(&["a"]).await;
+            let handle = agent.plan(&request).await.unwrap();
+            assert!(agent.inventory().await.unwrap().is_empty(), "a plan is no record");
+            drop(agent);
+            cut = cut_off(&disks, &request, &handle, at, die).await;
+
+            let agent = disks.agent(&["a"]).await;
+            let items = agent.inventory().await.unwrap();
+            let Some(item) = items.first() else {
+                nothing += 1;
+                assert!(!disks.path("a/ns").exists(), "step {at} {die:?}");
+                assert!(std::fs::read_dir(disks.path("a/.volwright/new")).unwrap().next().is_none());
+                continue;
+            };
+            going_on += 1;
+            assert_eq!((items.len(), &item.handle), (1, &handle));
+            assert_eq!(item.intent.as_deref(), Some("making"), "step {at} {die:?}");
+            assert_eq!(item.observed.pristine, Pristine::Yes);
+            let state = item.observed.mark.as_ref().unwrap().state;
+            assert!(matches!(state, MarkState::Planned | MarkState::Unpublished), "{state:?}");
+            // The next process goes on with it, or undoes it.
+            if at % 2 == 0 {
+                agent.provision(&request, &handle).await.unwrap();
+                let items = agent.inventory().await.unwrap();
+                assert_eq!(items[0].intent.as_deref(), Some("making"), "until it is published");
+                agent.set_mark(&handle, &request.mark.with_state(MarkState::Published)).await.unwrap();
+                let items = agent.inventory().await.unwrap();
+                assert_eq!((items.len(), items[0].intent.as_deref()), (1, None));
+            } else {
+                assert_eq!(agent.delete(&handle, &undo).await.unwrap(), Progress::Done(()));
+                assert!(agent.inventory().await.unwrap().is_empty());
+                assert!(!disks.path("a/ns").exists(), "step {at} {die:?}");
+            }
+        }
+    }
+    assert!(nothing > 10 && going_on > 20, "{nothing} {going_on}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undo_takes_nothing_that_was_written() {
+    let disks = Disks::new(&["a"]);
+    let agent = disks.agent(&["a"]).await;
+    let request = Request { intent: Some("making".into()), ..request("x", &[]) };
+    let handle = agent.plan(&request).await.unwrap();
+    agent.provision(&request, &handle).await.unwrap();
+    let file = Path::new(&handle.full_path()).join("file");
+    std::fs::write(&file, "precious").unwrap();
+    let undo = request.mark.with_state(MarkState::Unpublished);
+    let operator = Class::Blocked(Until::OperatorActs);
+    refused(agent.delete(&handle, &undo).await.map(drop), operator, "not empty any more");
+    assert!(file.exists());
+    // Its PV exists after all, and is released: what is in it goes with it.
+    let released = request.mark.with_state(MarkState::Published);
+    assert_eq!(agent.delete(&handle, &released).await.unwrap(), Progress::Done(()));
+    assert!(!file.exists() && agent.inventory().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_cannot_be_read_keeps_its_volume_and_hides_no_other() {
+    let disks = Disks::new(&["a"]);
+    let agent = disks.agent(&["a"]).await;
+    let (x, y) = (request("x", &[]), request("y", &[]));
+    let (broken, good) = (provision(&agent, &x).await.unwrap(), provision(&agent, &y).await.unwrap());
+    std::fs::write(disks.path("a/.volwright/records/ns-x-pvc-uid-x.json"), "{broken").unwrap();
+    let before = disks.listing();
+    let items = agent.inventory().await.unwrap();
+    assert_eq!(items.iter().map(|item| &item.handle).collect::<Vec<_>>(), [&good]);
+    let operator = Class::Blocked(Until::OperatorActs);
+    for state in [MarkState::Unpublished, MarkState::Published] {
+        let deleted = agent.delete(&broken, &x.mark.with_state(state)).await;
+        refused(deleted.map(drop), operator, "cannot be read");
+    }
+    refused(agent.observe(&broken).await, operator, "cannot be read");
+    refused(agent.provision(&x, &broken).await.map(drop), operator, "cannot be read");
+    assert_eq!(before, disks.listing());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_the_hostname_label_is_named_before_anything_is_made() {
     let disks = Disks::new(&["a"]);
     let bare = Arc::new(FakeContext {
@@ -402,6 +578,7 @@ async fn what_the_class_offers_and_why_not_more() {
     assert!(offers(VolumeMode::Filesystem, AccessMode::ReadWriteOncePod));
     assert!(!offers(VolumeMode::Filesystem, AccessMode::ReadWriteMany));
     assert!(!offers(VolumeMode::Block, AccessMode::ReadWriteOnce));
+    assert!(offered.sees_contents, "a directory is empty or it is not");
     let Binding::LateOnly { reason } = offered.binding else { panic!("{offered:?}") };
     assert!(reason.contains("WaitForFirstConsumer"));
     refused(agent.capabilities(&parameters(&[("path", "mnt")])).map(drop), Class::Invalid, "not absolute");
