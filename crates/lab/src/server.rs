@@ -4,7 +4,7 @@ use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::{Child, Command, ExitStatus},
     time::Duration,
 };
 
@@ -103,6 +103,20 @@ impl Server {
         Ok(())
     }
 
+    /// Waits, up to `limit`, until it has ended by itself or by a signal, and says how.
+    pub async fn ended(&mut self, limit: Duration) -> anyhow::Result<ExitStatus> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("{} still runs after {limit:?}; the end of its log:\n{}", self.name, self.log_tail());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// The number is safe to use: it is not given away before we reap the child.
     fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), signal)
@@ -161,6 +175,18 @@ mod tests {
         assert!(error.contains("it ended (exit status: 3)"), "{error}");
         assert!(error.contains("already in use") && !error.contains("earlier"), "{error}");
         assert!(server.lost_its_port());
+    }
+
+    #[tokio::test]
+    async fn how_a_server_ended_can_be_waited_for() {
+        let keeper = Keeper::new("volwright-test-").unwrap();
+        let mut command = Command::new("sh");
+        let mut server = Server::start(&keeper, "it", keeper.dir(), command.args(["-c", "exit 3"])).unwrap();
+        assert_eq!(server.ended(Duration::from_secs(30)).await.unwrap().code(), Some(3));
+        let mut command = Command::new("sleep");
+        let mut server = Server::start(&keeper, "sleep", keeper.dir(), command.arg("1000")).unwrap();
+        let error = server.ended(Duration::ZERO).await.unwrap_err().to_string();
+        assert!(error.contains("sleep still runs"), "{error}");
     }
 
     #[tokio::test]

@@ -169,6 +169,31 @@ async fn a_kubeconfig_is_enough_and_is_never_stopped() {
     assert!(ControlPlane::external(&kept).await.unwrap_err().to_string().contains("does not answer"));
 }
 
+#[tokio::test]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn two_run_side_by_side_with_ports_and_data_of_their_own() {
+    let start = || ControlPlane::start(Options::default());
+    let (one, other) = tokio::try_join!(start(), start()).unwrap();
+    assert_ne!(one.server_url(), other.server_url());
+    assert_ne!(one.log_dir().unwrap(), other.log_dir().unwrap());
+    let ports = |cluster: &ControlPlane| -> Vec<u16> {
+        cluster.processes().into_iter().filter_map(|(_, _, port)| port).collect()
+    };
+    assert_eq!(ports(&one).len(), 2);
+    assert!(ports(&one).iter().all(|port| !ports(&other).contains(port)));
+
+    kubectl(&one, &["create", "namespace", "mine"]).unwrap();
+    // Each has controllers of its own, which serve it alone.
+    let account = ["-n", "mine", "get", "serviceaccount", "default"];
+    wait_until("the namespace has its account", 30, || kubectl(&one, &account).is_ok()).await;
+    let absent = kubectl(&other, &["get", "namespace", "mine"]).unwrap_err();
+    assert!(absent.contains("NotFound"), "{absent}");
+
+    one.stop().await;
+    kubectl(&other, &["get", "namespace", "default"]).unwrap();
+    other.stop().await;
+}
+
 const ROLE: &str = "VOLWRIGHT_TEST_CONTROL_PLANE_OF";
 
 /// Not a test by itself: the caller that the test below kills. It is this program again.

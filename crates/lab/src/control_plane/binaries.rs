@@ -1,4 +1,8 @@
-//! The programs, built from source once per version and kept in the cache folder.
+//! The programs: those in the folder that `KUBEBUILDER_ASSETS` names, else built from source once per version and kept in
+//! the cache folder.
+//!
+//! That folder is what `setup-envtest` makes. It holds etcd, kube-apiserver and kubectl, and must hold those of them that
+//! are needed; kube-controller-manager and kube-scheduler, which it usually lacks, are built if it does.
 //!
 //! ```text
 //! <cache>/control-plane/build.lock             one builder at a time
@@ -7,6 +11,7 @@
 //! ```
 
 use std::{
+    env,
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -63,25 +68,41 @@ impl Binary {
     }
 }
 
-/// A folder that holds the programs asked for.
+/// The variable of `setup-envtest` and of Kubernetes' Go test libraries: a folder with programs to use as they are.
+pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// The programs asked for.
 #[derive(Debug, Clone)]
 pub struct Binaries {
+    /// Where those are that we build.
     dir: PathBuf,
+    assets: Option<PathBuf>,
+    /// Those of `assets` that are used.
+    given: Vec<Binary>,
 }
 
 impl Binaries {
-    /// Builds those of `wanted` that the cache lacks, telling the terminal what it does. A cold build of all of
-    /// them takes about five minutes on two cores, needs Go and the Go module proxy, and leaves 3 GB in Go's cache.
+    /// Takes those of `wanted` that are given, and builds the others where the cache lacks them, telling the terminal what
+    /// it does. A cold build of all of them takes about five minutes on two cores, needs Go and the Go module proxy, and
+    /// leaves 3 GB in Go's cache.
     pub async fn ensure(wanted: &[Binary]) -> anyhow::Result<Self> {
+        let assets = match env::var_os(ASSETS).filter(|folder| !folder.is_empty()) {
+            Some(folder) if Path::new(&folder).is_absolute() => Some(PathBuf::from(folder)),
+            // Tests, and what runs in the background, are in folders of their own.
+            Some(folder) => bail!("{ASSETS} is {}: give an absolute path", Path::new(&folder).display()),
+            None => None,
+        };
+        let given = given(wanted, assets.as_deref(), Path::is_file)?;
+        let wanted: Vec<Binary> = wanted.iter().copied().filter(|binary| !given.contains(binary)).collect();
         let root = cache_dir()?.join("control-plane");
-        let binaries = Self { dir: root.join(cache_key()).join("bin") };
-        if binaries.missing(wanted).is_empty() {
+        let binaries = Self { dir: root.join(cache_key()).join("bin"), assets, given };
+        if binaries.missing(&wanted).is_empty() {
             return Ok(binaries);
         }
         fs::create_dir_all(&binaries.dir)
             .with_context(|| format!("failed to create {}", binaries.dir.display()))?;
         let _lock = lock(&root.join("build.lock")).await?;
-        let missing = binaries.missing(wanted); // another builder may have been at work meanwhile
+        let missing = binaries.missing(&wanted); // another builder may have been at work meanwhile
         for (done, &binary) in missing.iter().enumerate() {
             let version = binary.module().version();
             let what = format!("{} {version} ({} of {})", binary.name(), done + 1, missing.len());
@@ -92,12 +113,39 @@ impl Binaries {
 
     /// Where a program is.
     pub fn path(&self, binary: Binary) -> PathBuf {
-        self.dir.join(binary.name())
+        match &self.assets {
+            Some(assets) if self.given.contains(&binary) => assets.join(binary.name()),
+            _ => self.dir.join(binary.name()),
+        }
     }
 
     fn missing(&self, wanted: &[Binary]) -> Vec<Binary> {
         wanted.iter().copied().filter(|&binary| !self.path(binary).is_file()).collect()
     }
+}
+
+/// Which of `wanted` are taken from the folder, if one is given. An API server of ours beside an etcd of theirs would
+/// surprise whoever set the variable, so what such a folder always has must be there.
+fn given(
+    wanted: &[Binary],
+    assets: Option<&Path>,
+    is_there: impl Fn(&Path) -> bool,
+) -> anyhow::Result<Vec<Binary>> {
+    let Some(assets) = assets else { return Ok(Vec::new()) };
+    let (there, absent): (Vec<Binary>, Vec<Binary>) =
+        wanted.iter().copied().partition(|binary| is_there(&assets.join(binary.name())));
+    let optional = [Binary::ControllerManager, Binary::Scheduler];
+    let needed: Vec<&str> =
+        absent.iter().filter(|binary| !optional.contains(binary)).map(|binary| binary.name()).collect();
+    if !needed.is_empty() {
+        bail!(
+            "{ASSETS} is {}, and there is no {} in it: put it there, or unset {ASSETS} to build the control plane from \
+             source",
+            assets.display(),
+            needed.join(" and no ")
+        );
+    }
+    Ok(there)
 }
 
 /// Held until dropped, and let go by the kernel when the builder dies.
@@ -210,6 +258,48 @@ fn tell(message: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is wanted, whether a folder is named, what is in it; what is taken from it, or how the refusal begins.
+    type Case<'a> = (&'a [Binary], bool, &'a [&'a str], Result<&'a [Binary], &'a str>);
+
+    #[test]
+    fn programs_are_taken_from_the_folder_that_is_named_and_the_others_are_built() {
+        use Binary::{ApiServer, ControllerManager, Etcd, Kubectl, Scheduler};
+        let envtest = &["etcd", "kube-apiserver", "kubectl"][..];
+        let all = &["etcd", "kube-apiserver", "kubectl", "kube-controller-manager", "kube-scheduler"][..];
+        // What is wanted, whether a folder is named, what is in it; what is taken from it, or how the refusal begins.
+        let cases: [Case<'_>; 7] = [
+            (&Binary::ALL, false, all, Ok(&[])),
+            (&Binary::ALL, true, envtest, Ok(&[Etcd, ApiServer, Kubectl])),
+            (&Binary::ALL, true, all, Ok(&[Etcd, ApiServer, ControllerManager, Scheduler, Kubectl])),
+            (&[Kubectl], true, &["kubectl"], Ok(&[Kubectl])),
+            (&[Scheduler], true, &[], Ok(&[])),
+            (
+                &Binary::ALL,
+                true,
+                &["etcd"],
+                Err("KUBEBUILDER_ASSETS is /a, and there is no kube-apiserver and no kubectl in it"),
+            ),
+            (&[Kubectl], true, &["etcd"], Err("KUBEBUILDER_ASSETS is /a, and there is no kubectl in it")),
+        ];
+        for (wanted, named, there, expected) in cases {
+            let is_there = |path: &Path| there.iter().any(|name| path == Path::new("/a").join(name));
+            let found = given(wanted, named.then(|| Path::new("/a")), is_there);
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{wanted:?} {there:?}"),
+                (Err(error), Err(expected)) => assert!(error.to_string().starts_with(expected), "{error}"),
+                (found, _) => panic!("{wanted:?} {there:?}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_given_program_is_where_it_was_given_and_a_built_one_in_the_cache() {
+        let binaries =
+            Binaries { dir: "/cache".into(), assets: Some("/a".into()), given: vec![Binary::Etcd] };
+        assert_eq!(binaries.path(Binary::Etcd), Path::new("/a/etcd"));
+        assert_eq!(binaries.path(Binary::Scheduler), Path::new("/cache/kube-scheduler"));
+    }
 
     #[test]
     fn every_program_is_a_tool_of_its_module() {

@@ -1,6 +1,6 @@
 //! A Kubernetes control plane of one's own: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.
 //!
-//! No root and no containers: four programs built from source by [`binaries`], on loopback, below one temporary
+//! No root and no containers: four programs that [`binaries`] builds from source or is given, on loopback, below one temporary
 //! folder, ready in seconds. There is no node: a test makes `Node` objects itself, and pods get scheduled but
 //! never run.
 //!
