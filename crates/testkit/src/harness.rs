@@ -13,8 +13,9 @@ use volwright_controller::client::Clients;
 use volwright_controller::decide::Rules;
 use volwright_controller::engine::events::Events;
 use volwright_controller::engine::health::{Health, observed};
+use volwright_controller::engine::lease::Leadership;
 use volwright_controller::engine::metrics::Metrics;
-use volwright_controller::engine::{Engine, Journal, MemoryJournal, Parts, Settings};
+use volwright_controller::engine::{Engine, Journal, MemoryJournal, Orphans, Parts, Settings, Spawner};
 use volwright_provisioner::{InstallationId, Placement};
 
 use crate::{Memory, Store};
@@ -73,6 +74,7 @@ impl Options {
             backoff_max: self.backoff_max,
             resync: self.resync,
             drain: Duration::from_secs(10),
+            lease: Duration::ZERO,
         }
     }
 }
@@ -117,6 +119,9 @@ impl Harness {
             backend,
             clients,
             journal,
+            leadership: Leadership::always(),
+            orphans: Orphans::default(),
+            spawner: Spawner::default(),
             events,
             metrics: Arc::clone(&metrics),
             health: Arc::clone(&health),

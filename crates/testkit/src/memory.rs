@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 use volwright_provisioner::{
     AccessMode, Binding, Capabilities, Class, CsiSource, Failure, InventoryItem, Key, Mark, MarkState,
     Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
@@ -52,6 +53,9 @@ pub struct Parameters {
     /// Refuse Immediate binding.
     #[serde(default)]
     pub late_only: Option<bool>,
+    /// Do not see whether a volume was written to, as where only its client can look inside.
+    #[serde(default)]
+    pub opaque: Option<bool>,
 }
 
 /// All that later calls need.
@@ -68,6 +72,9 @@ pub struct Handle {
     /// Where it was planned.
     #[serde(default)]
     pub node: Option<String>,
+    /// Nobody sees what is in it.
+    #[serde(default)]
+    pub opaque: bool,
 }
 
 /// One volume in the store.
@@ -81,6 +88,27 @@ pub struct StoredVolume {
     pub written: bool,
     /// Who uses it now.
     pub users: Vec<String>,
+    /// As its handle says.
+    pub csi: bool,
+    /// As its handle says.
+    pub node: Option<String>,
+    /// As its handle says.
+    pub opaque: bool,
+}
+
+impl StoredVolume {
+    /// Empty, of nobody.
+    pub fn unmarked() -> Self {
+        Self { mark: None, size: 0, written: false, users: Vec::new(), csi: false, node: None, opaque: false }
+    }
+
+    fn pristine(&self, opaque: bool) -> Pristine {
+        match (opaque, self.written) {
+            (true, _) => Pristine::Unknown,
+            (false, true) => Pristine::No,
+            (false, false) => Pristine::Yes,
+        }
+    }
 }
 
 /// What the next call of an operation does instead of its work.
@@ -108,6 +136,7 @@ struct Tables {
     tricks: BTreeMap<&'static str, VecDeque<Trick>>,
     always: BTreeMap<&'static str, Trick>,
     calls: Vec<(&'static str, String)>,
+    times: Vec<Instant>,
     root_hidden: bool,
     running: usize,
     most_running: usize,
@@ -140,9 +169,19 @@ impl Store {
         self.lock().root_hidden = hidden;
     }
 
+    /// Is the root's identity hidden?
+    pub fn is_root_hidden(&self) -> bool {
+        self.lock().root_hidden
+    }
+
     /// All volumes by path.
     pub fn volumes(&self) -> BTreeMap<String, StoredVolume> {
         self.lock().volumes.clone()
+    }
+
+    /// The volume at a path.
+    pub fn get(&self, path: &str) -> Option<StoredVolume> {
+        self.lock().volumes.get(path).cloned()
     }
 
     /// Changes or adds a volume behind the provisioner's back.
@@ -168,6 +207,13 @@ impl Store {
     /// All calls so far: operation and path (or claim uid, for `plan`).
     pub fn calls(&self) -> Vec<(&'static str, String)> {
         self.lock().calls.clone()
+    }
+
+    /// When `op` was called.
+    pub fn times(&self, op: &str) -> Vec<Instant> {
+        let tables = self.lock();
+        let calls = tables.calls.iter().zip(&tables.times);
+        calls.filter(|((called, _), _)| *called == op).map(|(_, at)| *at).collect()
     }
 
     /// The most calls that ran at once.
@@ -218,6 +264,7 @@ impl Memory {
         let trick = {
             let mut tables = self.store.lock();
             tables.calls.push((op, path.to_owned()));
+            tables.times.push(Instant::now());
             tables.running += 1;
             tables.most_running = tables.most_running.max(tables.running);
             let next = tables.tricks.get_mut(op).and_then(VecDeque::pop_front);
@@ -268,6 +315,7 @@ impl Provisioner for Memory {
         if parameters.late_only == Some(true) {
             offers.binding = Binding::LateOnly { reason: "the volume must be made where its pod runs" };
         }
+        offers.sees_contents = parameters.opaque != Some(true);
         Ok(offers)
     }
 
@@ -314,6 +362,7 @@ impl Provisioner for Memory {
             path: format!("/{pool}/{below}"),
             csi: parameters.shape == Some(Shape::Csi),
             node: request.node.as_ref().map(|node| node.name.clone()),
+            opaque: parameters.opaque == Some(true),
         };
         self.call("plan", request.claim.uid.as_str(), |_| Ok(handle)).await
     }
@@ -323,7 +372,7 @@ impl Provisioner for Memory {
             Ok(tables.volumes.get(&handle.path).map(|volume| Observed {
                 mark: volume.mark.clone(),
                 size: Some(volume.size),
-                pristine: if volume.written { Pristine::No } else { Pristine::Yes },
+                pristine: volume.pristine(handle.opaque),
                 users: volume.users.clone(),
             }))
         })
@@ -339,8 +388,10 @@ impl Provisioner for Memory {
             let fresh = StoredVolume {
                 mark: Some(request.mark.with_state(MarkState::Unpublished)),
                 size: request.size,
-                written: false,
-                users: Vec::new(),
+                csi: handle.csi,
+                node: handle.node.clone(),
+                opaque: handle.opaque,
+                ..StoredVolume::unmarked()
             };
             let volume = tables.volumes.entry(handle.path.clone()).or_insert(fresh);
             match &volume.mark {
@@ -360,14 +411,32 @@ impl Provisioner for Memory {
     async fn delete(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
         let remove = |tables: &mut Tables| match tables.volumes.get(&handle.path) {
             None => Ok(Progress::Done(())),
+            Some(volume) if volume.mark.as_ref().is_some_and(|found| !found.same_owner(mark)) => {
+                Err(Failure::not_ours("the volume bears another mark"))
+            }
             Some(volume) if !volume.users.is_empty() => {
                 Err(Failure::blocked(Until::Unused, "the volume is used"))
             }
-            Some(volume) if volume.mark.as_ref().is_some_and(|found| found.same_owner(mark)) => {
+            // The last look before what cannot be taken back, as every backend owes it.
+            Some(volume) if mark.state == MarkState::Unpublished && volume.written && !handle.opaque => {
+                Err(Failure::blocked(Until::OperatorActs, "the volume is not empty any more"))
+            }
+            Some(volume) if volume.mark.as_ref().is_some_and(|found| found.yields_to(mark)) => {
                 tables.volumes.remove(&handle.path);
                 Ok(Progress::Done(()))
             }
-            Some(_) => Err(Failure::not_ours("the volume bears another mark")),
+            // `NotOurs` would end the delete; these are only too late, or not to be told.
+            Some(volume) if volume.mark.is_some() => {
+                Err(Failure::unavailable("a later leader has marked the volume since"))
+            }
+            // A volume is marked in the step that makes it, so what has no mark was not made here.
+            Some(_) if mark.state == MarkState::Unpublished => {
+                Err(Failure::not_ours("what is there was not made by this provisioner"))
+            }
+            // It was marked and published once, and somebody has put another thing there, or taken the mark off.
+            Some(_) => {
+                Err(Failure::blocked(Until::OperatorActs, "nobody can tell whose the unmarked volume is"))
+            }
         };
         self.call_or("delete", &handle.path, remove, pending).await
     }
@@ -388,13 +457,20 @@ impl Provisioner for Memory {
         let server = self.server.clone();
         self.call("inventory", "", |tables| {
             let items = tables.volumes.iter().map(|(path, volume)| InventoryItem {
-                handle: Handle { server: server.clone(), path: path.clone(), csi: false, node: None },
+                handle: Handle {
+                    server: server.clone(),
+                    path: path.clone(),
+                    csi: volume.csi,
+                    node: volume.node.clone(),
+                    opaque: volume.opaque,
+                },
                 observed: Observed {
                     mark: volume.mark.clone(),
                     size: Some(volume.size),
-                    pristine: if volume.written { Pristine::No } else { Pristine::Yes },
+                    pristine: volume.pristine(volume.opaque),
                     users: volume.users.clone(),
                 },
+                intent: None,
             });
             Ok(items.collect())
         })

@@ -207,7 +207,7 @@ async fn a_claim_that_fails_again_and_again_shows_few_events_with_a_count() {
     let events = world.events(&uid(&claim)).await;
     let failed: Vec<_> = events.iter().filter(|event| event.contains("ProvisioningFailed")).collect();
     assert_eq!(failed.len(), 1, "{events:#?}");
-    let expected = format!("Warning ProvisioningFailed x{made}: the shelf is locked");
+    let expected = format!("Warning ProvisioningFailed x{made}: the shelf is locked (doctor: claims)");
     assert_eq!(*failed[0], expected, "the count is told at the end");
     assert_eq!(
         events.iter().filter(|event| event.contains("Normal Provisioning ")).count(),

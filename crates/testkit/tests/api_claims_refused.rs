@@ -229,9 +229,9 @@ async fn a_pv_with_our_volume_that_came_first_is_our_own_work() {
     let world = World::new("replayed").await;
     let _engine = world.start().await;
     let class = world.class("plain", json!({})).await;
-    world.store.once("set_mark", Trick::Slow(Duration::from_secs(2)));
+    world.store.once("provision", Trick::Slow(Duration::from_secs(2)));
     let claim = world.claim("data", &class, json!({})).await;
-    world.called("set_mark", 1).await;
+    world.called("provision", 1).await;
     // As our own create whose answer was lost, or that of a leader who has just stepped down.
     let path = format!("/pool/{}", uid(&claim));
     let handle = json!({ "version": 1, "backend": "memory", "handle": {
@@ -294,7 +294,7 @@ async fn a_kill_between_make_and_publish_still_ends_in_one_volume() {
 }
 
 fn stranger() -> StoredVolume {
-    StoredVolume { mark: None, size: 1 << 30, written: false, users: Vec::new() }
+    StoredVolume { size: 1 << 30, ..StoredVolume::unmarked() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -411,9 +411,9 @@ async fn an_unpublished_volume_that_somebody_wrote_to_is_kept_and_reported() {
     let world = World::new("written").await;
     let _engine = world.start().await;
     let class = world.class("plain", json!({})).await;
-    world.store.always("set_mark", Trick::Fail(Class::Unavailable, "not now"));
+    world.store.always("provision", Trick::LoseReply);
     let claim = world.claim("data", &class, json!({})).await;
-    world.called("set_mark", 1).await;
+    world.called("provision", 2).await;
     let path = format!("/pool/{}", uid(&claim));
     world.store.edit(&path, |volume| volume.written = true);
     world.delete_claim("data").await;
