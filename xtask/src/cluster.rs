@@ -28,6 +28,10 @@ use volwright_lab::{
 ///
 /// The first `up` builds the programs from source, which takes Go, some minutes and 4 GB of disk; they are kept
 /// in ~/.cache/volwright. After that it takes some seconds.
+///
+/// If KUBEBUILDER_ASSETS names a folder, as setup-envtest makes it, etcd, kube-apiserver and kubectl are taken from there
+/// and must be there; kube-controller-manager and kube-scheduler are if they are there, and else built (Kubernetes allows
+/// them to be older than the API server, and not newer).
 #[derive(Debug, Parser)]
 #[command(after_help = "Example:\n  \
     cargo xtask cluster up\n  \

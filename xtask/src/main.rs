@@ -2,8 +2,13 @@
 //! `cargo` alone cannot do. One file a task; this one is only the table.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool talks to its terminal")]
 
+mod cargo;
 mod cluster;
 mod demo;
+mod mutants;
+mod new_backend;
+mod programs;
+mod simulate;
 mod test;
 mod tidy;
 
@@ -28,6 +33,9 @@ struct Cli {
 enum Task {
     Demo(demo::Args),
     Cluster(cluster::Args),
+    Simulate(simulate::Args),
+    Mutants(mutants::Args),
+    NewBackend(new_backend::Args),
     Test(test::Args),
     Tidy(tidy::Args),
 }
@@ -37,6 +45,9 @@ async fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Demo(args) => demo::run(args).await,
         Task::Cluster(args) => cluster::run(args).await,
+        Task::Mutants(args) => mutants::execute(&args),
+        Task::NewBackend(args) => new_backend::run(&args),
+        Task::Simulate(args) => simulate::execute(&args),
         Task::Test(args) => test::run(&args),
         Task::Tidy(args) => tidy::run(&args),
     };

@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 /// control plane.
 ///
 /// Nothing has to be prepared but Rust and Go: the control plane is built from Go modules on the first run (some minutes)
-/// and kept below ~/.cache/volwright, as are the compiled crates. A part that is missing is a failure; leave one out by
-/// name with --skip.
+/// and kept below ~/.cache/volwright, as are the compiled crates. The tests that need root also need btrfs-progs, which is
+/// installed where this runs as root on Debian. A part that is missing is a failure; leave one out by name with --skip.
 ///
 /// The last line is `N passed, N failed`.
 #[derive(Debug, clap::Parser)]
@@ -104,6 +104,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn run_tier(tier: &Tier) -> anyhow::Result<Outcome> {
     let started = Instant::now();
     let (mut passed, mut failed) = (0, 0);
+    if tier.name == "root"
+        && let Err(error) = crate::programs::install_for_root_tests()
+    {
+        // The tests that need them say so as well, by failing.
+        println!("{error:#}");
+    }
     for words in &tier.commands {
         let (tests_passed, tests_failed, success) = cargo(words)?;
         passed += tests_passed;
@@ -121,13 +127,8 @@ fn run_tier(tier: &Tier) -> anyhow::Result<Outcome> {
 
 /// Runs cargo, passes its output on, and adds up the tests' own closing lines.
 fn cargo(words: &[&str]) -> anyhow::Result<(usize, usize, bool)> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .args(words)
-        .current_dir(super::tidy::root())
-        .env("CARGO_TARGET_DIR", target_dir())
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .stdout(Stdio::piped());
+    let mut command = crate::cargo::cargo();
+    command.args(words).env("RUSTDOCFLAGS", "-D warnings").stdout(Stdio::piped());
     let mut child = command.spawn().context("cargo cannot be started")?;
     let (mut passed, mut failed) = (0, 0);
     if let Some(output) = child.stdout.take() {
