@@ -56,6 +56,10 @@ pub enum Rule {
     FinalizerLast,
     /// A PV of that name that was there before is compared by its volume.
     ConflictCompared,
+    /// A class promises no more than its budget.
+    BudgetKept,
+    /// A promise counts from the moment it is given, before a PV or an intent shows it.
+    PromiseCounts,
     /// `provisioned-by` is on the PV from its creation.
     ProvisionedBy,
     /// A delete has ended only when the backend says so.
@@ -82,7 +86,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::ClaimGone,
         Self::NoClaimNamesIt,
         Self::SameVolume,
@@ -118,6 +122,8 @@ impl Rule {
         Self::RelistDrops,
         Self::RetainMarked,
         Self::EpochInMark,
+        Self::BudgetKept,
+        Self::PromiseCounts,
     ];
 }
 
