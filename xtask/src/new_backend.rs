@@ -43,6 +43,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Where the template is, and by what it is called there.
 const TEMPLATE: &str = "template";
 
+/// What a crate has.
+const FILES: [&str; 8] = [
+    "Cargo.toml",
+    "src/lib.rs",
+    "src/main.rs",
+    "src/backend.rs",
+    "src/system.rs",
+    "tests/conformance.rs",
+    "tests/engine.rs",
+    "tests/stored/handle-v1.json",
+];
+
 /// The longest name: a PV's name and labels have it in them.
 const LENGTH_MAX: usize = 30;
 
@@ -100,15 +112,7 @@ fn generate(root: &Path, name: &str) -> anyhow::Result<Vec<PathBuf>> {
     let changed_index = with_page(&read(&index)?, name)?;
 
     let mut written = Vec::new();
-    for file in [
-        "Cargo.toml",
-        "src/lib.rs",
-        "src/main.rs",
-        "src/backend.rs",
-        "src/system.rs",
-        "tests/conformance.rs",
-        "tests/engine.rs",
-    ] {
+    for file in FILES {
         let text = renamed(&read(&root.join("crates").join(TEMPLATE).join(file))?, name);
         // The template is for nobody to publish.
         let text = text
@@ -163,19 +167,9 @@ mod tests {
     fn workspace() -> tempfile::TempDir {
         let (dir, from) = (tempfile::tempdir().unwrap(), crate::tidy::root());
         let mut copied = Vec::new();
-        for file in [
-            "Cargo.toml",
-            "docs/README.md",
-            "crates/template/Cargo.toml",
-            "crates/template/BACKEND.md",
-            "crates/template/src/lib.rs",
-            "crates/template/src/main.rs",
-            "crates/template/src/backend.rs",
-            "crates/template/src/system.rs",
-            "crates/template/tests/conformance.rs",
-            "crates/template/tests/engine.rs",
-        ] {
-            write(&dir.path().join(file), &read(&from.join(file)).unwrap(), &mut copied).unwrap();
+        let own = FILES.into_iter().chain(["BACKEND.md"]).map(|file| format!("crates/{TEMPLATE}/{file}"));
+        for file in own.chain(["Cargo.toml", "docs/README.md"].map(str::to_owned)) {
+            write(&dir.path().join(&file), &read(&from.join(&file)).unwrap(), &mut copied).unwrap();
         }
         dir
     }
@@ -210,7 +204,7 @@ mod tests {
     fn a_new_backend_is_the_tested_template_under_its_own_name() {
         let dir = workspace();
         let written = generate(dir.path(), "dell-isilon").unwrap();
-        assert_eq!(written.len(), 10);
+        assert_eq!(written.len(), 11);
         for path in &written {
             let text = read(path).unwrap();
             let own = path.starts_with(dir.path().join("crates/dell-isilon"));

@@ -66,8 +66,8 @@ pub trait Backend: Send + Sync + 'static {
     fn parameter_problems(&self, parameters: &ParameterMap) -> Vec<String> {
         refusal(self.capabilities(parameters))
     }
-    /// Can this handle be used here?
-    fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError>;
+    /// The handle as this release writes it, so that one that an earlier or the next one wrote compares equal with its own.
+    fn current(&self, handle: &Envelope) -> Result<Envelope, HandleError>;
     /// What the PV says.
     fn source(&self, handle: &Envelope) -> Result<VolumeSource, HandleError>;
     /// Names of the data behind a source.
@@ -118,14 +118,18 @@ impl<P: Provisioner> Typed<P> {
         if envelope.backend != P::BACKEND {
             return Err(HandleError::OtherBackend(envelope.backend.clone()));
         }
-        if envelope.version > P::HANDLE_VERSION {
-            return Err(HandleError::Newer { found: envelope.version, known: P::HANDLE_VERSION });
+        let (found, known) = (envelope.version, P::HANDLE_VERSION);
+        if found == known {
+            return P::Handle::deserialize(&envelope.handle)
+                .map_err(|error| HandleError::Undecodable(error.to_string()));
         }
-        if envelope.version < P::HANDLE_VERSION {
-            return P::upgrade(envelope.version, envelope.handle.clone())
-                .ok_or_else(|| HandleError::Undecodable(format!("version {} is too old", envelope.version)));
-        }
-        P::Handle::deserialize(&envelope.handle).map_err(|error| HandleError::Undecodable(error.to_string()))
+        P::upgrade(found, envelope.handle.clone()).ok_or_else(|| {
+            if found > known {
+                HandleError::Newer { found, known }
+            } else {
+                HandleError::Undecodable(format!("version {found} is too old"))
+            }
+        })
     }
 
     /// A handle that cannot be read keeps its data until somebody looks.
@@ -179,8 +183,9 @@ impl<P: Provisioner> Backend for Typed<P> {
         if problems.is_empty() { refusal(self.capabilities(parameters)) } else { problems }
     }
 
-    fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError> {
-        Self::unwrap(handle).map(drop)
+    fn current(&self, handle: &Envelope) -> Result<Envelope, HandleError> {
+        let undecodable = |error: &dyn std::error::Error| HandleError::Undecodable(error.to_string());
+        Self::wrap(&Self::unwrap(handle)?).map_err(|error| undecodable(&error))
     }
 
     fn source(&self, handle: &Envelope) -> Result<VolumeSource, HandleError> {
@@ -259,5 +264,50 @@ impl<P: Provisioner> Backend for Typed<P> {
 
     fn check(&self) -> BoxFuture<'_, Vec<Check>> {
         Box::pin(self.0.check())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::shelf::Shelf;
+    use serde_json::json;
+
+    fn written(version: u16, handle: Value) -> Envelope {
+        Envelope { version, backend: "shelf".to_owned(), handle }
+    }
+
+    /// A cluster is upgraded, and goes back one release, with volumes of both.
+    #[test]
+    fn a_handle_of_the_release_before_and_of_the_next_one_is_read_as_our_own() {
+        let shelf = Typed::new(Arc::new(Shelf));
+        let ours = written(2, json!("/board/1"));
+        for (name, handle) in [
+            ("ours", ours.clone()),
+            ("the release before wrote a number", written(1, json!(1))),
+            ("the next one will write an object", written(3, json!({ "board": "/board/1" }))),
+        ] {
+            assert_eq!(shelf.current(&handle), Ok(ours.clone()), "case: {name}");
+            assert_eq!(shelf.source(&handle), shelf.source(&ours), "case: {name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why_and_is_nobodys_to_delete() {
+        let shelf = Typed::new(Arc::new(Shelf));
+        let other = Envelope { backend: "drawer".to_owned(), ..written(2, json!("/board/1")) };
+        let cases = [
+            (written(0, json!(1)), "version 0 is too old"),
+            (written(4, json!(1)), "has version 4; this release reads up to 2: upgrade"),
+            (written(1, json!("one")), "version 1 is too old"),
+            (written(2, json!(1)), "is not readable"),
+            (other, "belongs to the backend \"drawer\""),
+        ];
+        for (handle, text) in cases {
+            let error = shelf.current(&handle).expect_err(text).to_string();
+            assert!(error.contains(text), "{text:?} not in {error:?}");
+            let failure = Typed::<Shelf>::open(&handle).err().map(|failure| failure.class());
+            assert!(matches!(failure, Some(volwright_provisioner::Class::Blocked(_))), "{error}");
+        }
     }
 }

@@ -146,3 +146,9 @@ async fn the_agent_keeps_every_promise_of_the_trait() {
         report.assert();
     }
 }
+
+#[tokio::test]
+async fn handles_of_every_release_are_read_and_todays_is_written_as_it_was() {
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stored");
+    conformance::stored_handles(Disk::new(&[]), &stored).await.unwrap();
+}

@@ -48,7 +48,8 @@ pub enum Placement {
 pub trait Provisioner: Send + Sync + Sized + 'static {
     /// Short name: `<BACKEND>.volwright.io` is the default provisioner name, `volwright-<BACKEND>` the binary.
     const BACKEND: &'static str;
-    /// Raise when `Handle` changes. A version must be readable one release before it is written.
+    /// The version of `Handle` that is written. Raise it when the JSON changes, one release after
+    /// [`upgrade`](Self::upgrade) has learnt to read it: then a cluster can go back one release with its volumes.
     const HANDLE_VERSION: u16;
 
     /// The backend's own flags.
@@ -185,7 +186,8 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
         async { Vec::new() }
     }
 
-    /// Reads a handle of an older version (its JSON). `None`: that version cannot be read.
+    /// Reads a handle of another version (its JSON): an older one, or the next, which a later release begins to write. `None`:
+    /// that version cannot be read, and its volumes are left alone.
     fn upgrade(version: u16, handle: serde_json::Value) -> Option<Self::Handle> {
         let _ = (version, handle);
         None

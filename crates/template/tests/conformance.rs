@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed test is to stop")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use volwright_provisioner::{Key, ParameterMap, Provisioner, Result, SharedContext};
 use volwright_template::{Args, Handle, System, Template, Volume};
 use volwright_testkit::conformance::{self, Can, Fixture, cannot};
@@ -90,4 +90,10 @@ async fn the_backend_keeps_every_promise_of_the_trait() {
     let report = conformance::check(Outside::new).await;
     println!("{report}");
     report.assert();
+}
+
+#[tokio::test]
+async fn handles_of_every_release_are_read_and_todays_is_written_as_it_was() {
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stored");
+    conformance::stored_handles(Outside::new(), &stored).await.unwrap();
 }

@@ -28,7 +28,7 @@ pub(crate) struct Shelf;
 
 impl Provisioner for Shelf {
     const BACKEND: &'static str = "shelf";
-    const HANDLE_VERSION: u16 = 1;
+    const HANDLE_VERSION: u16 = 2;
     type Args = Args;
     type Parameters = Parameters;
     type Handle = Handle;
@@ -83,6 +83,15 @@ impl Provisioner for Shelf {
 
     async fn set_mark(&self, _: &Handle, _: &Mark) -> Result<()> {
         Err(Failure::not_ours("nothing is here"))
+    }
+
+    /// Version 1 was the board's number; version 3 will be an object.
+    fn upgrade(version: u16, handle: serde_json::Value) -> Option<Handle> {
+        match version {
+            1 => handle.as_u64().map(|number| Handle(format!("/board/{number}"))),
+            3 => handle["board"].as_str().map(|board| Handle(board.to_owned())),
+            _ => None,
+        }
     }
 
     async fn check(&self) -> Vec<Check> {

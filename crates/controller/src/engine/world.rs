@@ -76,7 +76,7 @@ impl OurVolume {
         let (handle, state) = match view.handle.as_deref() {
             None => (None, HandleState::Missing),
             Some(text) => match Envelope::parse(text)
-                .and_then(|handle| Ok((backend.source(&handle)?, handle)))
+                .and_then(|handle| Ok((backend.source(&handle)?, backend.current(&handle)?)))
             {
                 Err(error) => (None, HandleState::Bad(error.to_string())),
                 Ok((source, handle)) if same(&source) => (Some(handle), HandleState::Good),

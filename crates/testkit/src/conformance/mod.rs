@@ -63,8 +63,10 @@ mod context; // the engine of cardboard
 mod cut; // calls that are dropped
 mod fixture; // the storage system past the backend
 mod report; // what came out
+mod stored; // handles of years ago
 mod verdict; // how a check ends
 
 pub use self::checks::{NAMES, check};
 pub use self::fixture::{Can, Cannot, Fixture, HandleOf, cannot};
 pub use self::report::{Outcome, Report, Verdict};
+pub use self::stored::stored_handles;

@@ -106,8 +106,8 @@ impl Backend for Storage {
         self.inner.capabilities(parameters)
     }
 
-    fn check_handle(&self, handle: &Envelope) -> Result<(), HandleError> {
-        self.inner.check_handle(handle)
+    fn current(&self, handle: &Envelope) -> Result<Envelope, HandleError> {
+        self.inner.current(handle)
     }
 
     fn source(&self, handle: &Envelope) -> Result<VolumeSource, HandleError> {

@@ -78,3 +78,28 @@ async fn the_in_memory_backend_passes() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_handle_whose_json_changed_without_a_new_version_is_told_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let compare = async |text: Option<&str>| {
+        if let Some(text) = text {
+            std::fs::write(dir.path().join("handle-v1.json"), text).unwrap();
+        }
+        let table = Table { store: Store::default(), parameters: map(&[]) };
+        conformance::stored_handles(table, dir.path()).await
+    };
+    let stored = |handle: &str| format!(r#"{{"version":1,"backend":"memory","handle":{{{handle}}}}}"#);
+    let today = stored(r#""server":"s","path":"/p","csi":false,"node":null,"opaque":false"#);
+    let cases = [
+        (None, "put the annotation of a PV with that version there"),
+        (Some(today.replace("memory", "other")), "it is of version 1 of \"other\""),
+        (Some(stored(r#""server":"s""#)), "they cannot be read any more"),
+        (Some(today.replace("/p", "/p\",\"old\":\"")), "raise HANDLE_VERSION"),
+    ];
+    for (text, expected) in cases {
+        let refusal = compare(text.as_deref()).await.unwrap_err();
+        assert!(refusal.contains(expected), "{expected:?} not in {refusal:?}");
+    }
+    assert_eq!(compare(Some(&today)).await, Ok(()));
+}
