@@ -78,11 +78,21 @@ pub enum Rule {
     RetainMarked,
     /// Marks bear the epoch of the leader that writes them.
     EpochInMark,
+    /// A volume grows only for the claim that it is bound to.
+    OwnClaim,
+    /// What a claim will have is on its status, where quotas count it, before the volume grows.
+    AllocatedFirst,
+    /// Claim and PV are read live before the volume grows: less may be asked for by now.
+    AskedNow,
+    /// A PV promises a size only once the volume has it.
+    GrownFirst,
+    /// A claim's status promises a size only once its PV does.
+    PvBeforeClaim,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 40] = [
         Self::ClaimGone,
         Self::NoClaimNamesIt,
         Self::SameVolume,
@@ -118,6 +128,11 @@ impl Rule {
         Self::RelistDrops,
         Self::RetainMarked,
         Self::EpochInMark,
+        Self::OwnClaim,
+        Self::AllocatedFirst,
+        Self::AskedNow,
+        Self::GrownFirst,
+        Self::PvBeforeClaim,
     ];
 }
 

@@ -29,7 +29,7 @@ impl Mutant {
 
     /// Rules that the simulation does not miss: where one is switched off, another rule or the backend's own last look still
     /// holds. Tests of their own show what each stops by itself.
-    pub const SECOND_LINES: [Rule; 13] = [
+    pub const SECOND_LINES: [Rule; 14] = [
         Rule::ClaimGone,
         Rule::SameVolume,
         Rule::NotBound,
@@ -43,6 +43,7 @@ impl Mutant {
         Rule::UndoRecorded,
         Rule::RelistDrops,
         Rule::EpochInMark,
+        Rule::OwnClaim,
     ];
 
     /// Scenarios that show it, the quickest first.
@@ -63,6 +64,13 @@ impl Mutant {
             Self::Without(Rule::PolicyDelete | Rule::NotBound | Rule::ClaimGone | Rule::SameVolume) => {
                 &["races", "everything"]
             }
+            Self::Without(
+                Rule::OwnClaim
+                | Rule::AllocatedFirst
+                | Rule::AskedNow
+                | Rule::GrownFirst
+                | Rule::PvBeforeClaim,
+            ) => &["growth", "everything"],
             Self::Without(_) => &["editors", "watches", "neighbours", "storage", "everything"],
         }
     }
@@ -91,7 +99,7 @@ impl Mutant {
 }
 
 /// Rules that the simulation misses when they are switched off.
-const NOTICED: [Rule; 22] = [
+const NOTICED: [Rule; 26] = [
     Rule::NoClaimNamesIt,
     Rule::PolicyDelete,
     Rule::NoAlias,
@@ -114,6 +122,10 @@ const NOTICED: [Rule; 22] = [
     Rule::Sweep,
     Rule::OrphanReported,
     Rule::RetainMarked,
+    Rule::AllocatedFirst,
+    Rule::AskedNow,
+    Rule::GrownFirst,
+    Rule::PvBeforeClaim,
 ];
 
 impl fmt::Display for Mutant {
