@@ -415,7 +415,6 @@ async fn growth(s: &mut Session, path: &str) {
         "conditions": [{ "type": "Resizing", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
     });
     s.merge(status, patch(begun)).await;
-    s.merge(status, patch(json!({ "allocatedResources": { "storage": "no size" } }))).await;
     s.merge(
         status,
         json!({ "metadata": { "resourceVersion": "1" }, "status": { "capacity": { "storage": "2Gi" } } }),

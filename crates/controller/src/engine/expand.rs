@@ -13,7 +13,7 @@ use crate::decide::expand::{
     may_grow, may_want, remedy, step,
 };
 use crate::decide::volume::Begun;
-use crate::decide::{ClaimView, Rule, SizeView, VolumeView};
+use crate::decide::{ClaimView, Phase, Rule, SizeView, VolumeView};
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -45,9 +45,8 @@ pub(super) async fn run(shared: &Shared, ours: &OurVolume) -> Flow {
 /// shows only that a claim has changed, so it reads the claims of its own PVs, each once a change.
 async fn seen_claim(shared: &Shared, ours: &OurVolume) -> Result<Option<ClaimView>> {
     let view = &ours.view;
-    let Some(reference) = view.claim.as_ref().filter(|_| !view.terminating && ours.handle.is_some()) else {
-        return Ok(None);
-    };
+    let is_bound = view.phase == Phase::Bound && !view.terminating && ours.handle.is_some();
+    let Some(reference) = view.claim.as_ref().filter(|_| is_bound) else { return Ok(None) };
     let Some(cached) = shared.world.claim(&ClaimUid::new(reference.uid.clone())) else { return Ok(None) };
     if shared.settings.node().is_none() {
         return Ok(cached.full.clone().filter(may_want));
@@ -229,8 +228,10 @@ fn tell_finished(shared: &Shared, claim: &ClaimView, volume: &VolumeView, is_nod
 
 /// Tells of a failure: by an event, and where it will not pass by itself by the claim's status as well.
 async fn told(shared: &Shared, volume: &VolumeView, claim: &ClaimView, failure: Failure) -> Flow {
-    let is_final = matches!(failure.class(), Class::Invalid | Class::NotOurs);
-    let stays = is_final || matches!(failure.class(), Class::Exhausted | Class::Blocked(Until::OperatorActs));
+    // Of these alone asking for less is a way out.
+    let is_final = failure.class() == Class::Invalid;
+    let stays = is_final
+        || matches!(failure.class(), Class::Exhausted | Class::NotOurs | Class::Blocked(Until::OperatorActs));
     let failure = if is_final {
         let text = format!("{}; {}", failure.message(), remedy(&claim.size));
         Failure::new(failure.class(), text).caused_by(failure)
