@@ -408,13 +408,13 @@ async fn claims(s: &mut Session) {
 /// As a resizer writes it, with a version or none, and what it may not write.
 async fn growth(s: &mut Session, path: &str) {
     let status = &format!("{path}/status");
-    let patch = |change: Value| json!({ "status": change });
+    let changed = |change: Value| json!({ "status": change });
     let begun = json!({
         "allocatedResources": { "storage": "2048Mi" },
         "allocatedResourceStatuses": { "storage": "ControllerResizeInProgress" },
         "conditions": [{ "type": "Resizing", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
     });
-    s.merge(status, patch(begun)).await;
+    s.merge(status, changed(begun)).await;
     s.merge(
         status,
         json!({ "metadata": { "resourceVersion": "1" }, "status": { "capacity": { "storage": "2Gi" } } }),
@@ -425,13 +425,13 @@ async fn growth(s: &mut Session, path: &str) {
         json!({ "metadata": { "uid": OTHER_UID }, "status": { "capacity": { "storage": "2Gi" } } }),
     )
     .await;
-    s.merge(status, patch(json!({ "capacity": { "storage": "1.5Gi" }, "conditions": [] }))).await;
+    s.merge(status, changed(json!({ "capacity": { "storage": "1.5Gi" }, "conditions": [] }))).await;
     let finished = json!({
         "capacity": { "storage": "2Gi" }, "allocatedResourceStatuses": { "storage": null }, "conditions": null,
     });
-    s.merge(status, patch(finished)).await;
+    s.merge(status, changed(finished)).await;
     // There is none any more.
-    s.merge(status, patch(json!({ "allocatedResourceStatuses": { "storage": null } }))).await;
+    s.merge(status, changed(json!({ "allocatedResourceStatuses": { "storage": null } }))).await;
 }
 
 async fn nodes_and_pods(s: &mut Session) {
