@@ -30,6 +30,14 @@ const CHANGED_AGAIN: Duration = Duration::from_secs(1);
 
 /// Looks whether the claim of this PV asks for more, and does the next steps until it has it, or must wait.
 pub(super) async fn run(shared: &Shared, ours: &OurVolume) -> Flow {
+    let flow = look(shared, ours).await;
+    if matches!(flow, Flow::Settled) {
+        shared.growth_lapsed(&ClaimUid::new(ours.view.owner()));
+    }
+    flow
+}
+
+async fn look(shared: &Shared, ours: &OurVolume) -> Flow {
     let claim = match seen_claim(shared, ours).await {
         Ok(Some(claim)) => claim,
         Ok(None) => return Flow::Settled,
@@ -148,6 +156,11 @@ async fn grow(
     };
     may_grow(&shared.identity, &mark, observed.as_ref())?;
     let mut volume = live.view;
+    // The class may have a budget, of which the volume takes more now.
+    let owner = ClaimUid::new(volume.owner());
+    if let Some(class) = shared.world.class(&volume.class) {
+        shared.promise(&owner, &class, size)?;
+    }
     if !rules.holds(Rule::GrownFirst) {
         match promised(shared, volume, size).await? {
             Some(patched) => volume = patched,
@@ -176,6 +189,9 @@ async fn grow(
         }
     }
     let Some(volume) = promised(shared, volume, size).await? else { return Ok(Flow::After(CHANGED_AGAIN)) };
+    if shared.world.class(&volume.class).is_some_and(|class| class.budget.is_some()) {
+        shared.promise_made(&owner, &volume.class, size);
+    }
     if rules.holds(Rule::PvBeforeClaim) && !finish(shared, claim, &volume).await? {
         return Ok(Flow::After(CHANGED_AGAIN));
     }
@@ -238,6 +254,9 @@ async fn told(shared: &Shared, volume: &VolumeView, claim: &ClaimView, failure: 
     } else {
         failure
     };
+    if failure.class() != Class::Unknown {
+        shared.promise_ended(&ClaimUid::new(volume.owner()));
+    }
     let delay = shared.report_growth_failure(&volume.name, claim, &failure);
     if stays && let Err(error) = mark_failed(shared, claim, is_final, failure.message()).await {
         // The event has told of it, and the next try writes it again.

@@ -45,7 +45,11 @@ async fn work(shared: &Shared, name: &str) -> Result<Flow> {
 
 async fn act(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
     let view = &ours.view;
-    match step(&shared.identity, view, &ours.state) {
+    let step = step(&shared.identity, view, &ours.state);
+    if step != Step::Nothing {
+        shared.growth_lapsed(&ClaimUid::new(view.owner()));
+    }
+    match step {
         Step::Nothing => Ok(expand::run(shared, ours).await),
         Step::Blocked(text) => Err(Failure::blocked(Until::OperatorActs, text)),
         Step::Repair => repair(shared, view).await,
