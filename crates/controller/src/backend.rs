@@ -90,6 +90,13 @@ pub trait Backend: Send + Sync + 'static {
     fn delete<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<Progress<()>>>;
     /// See [`Provisioner::set_mark`].
     fn set_mark<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<()>>;
+    /// See [`Provisioner::expand`]. `size` in bytes; answers what the volume has then.
+    fn expand<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        size: u64,
+    ) -> BoxFuture<'a, Result<Progress<u64>>>;
     /// See [`Provisioner::inventory`].
     fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>>;
     /// See [`Provisioner::capacity`].
@@ -243,6 +250,15 @@ impl<P: Provisioner> Backend for Typed<P> {
 
     fn set_mark<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move { self.0.set_mark(&Self::open(handle)?, mark).await })
+    }
+
+    fn expand<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        size: u64,
+    ) -> BoxFuture<'a, Result<Progress<u64>>> {
+        Box::pin(async move { self.0.expand(&Self::open(handle)?, mark, size).await })
     }
 
     fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>> {

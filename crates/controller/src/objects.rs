@@ -4,7 +4,8 @@
 //! these types and then into the plain data of [`crate::decide`] is what keeps memory proportional to what matters.
 
 use crate::decide::{
-    ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, VolumeView,
+    ClaimCondition, ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, SizeView,
+    VolumeView,
 };
 use crate::names;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -25,6 +26,19 @@ pub struct Claim {
     /// `None` only for an object that the API server would never store.
     #[serde(default)]
     pub spec: ClaimSpec,
+    /// See [`ClaimStatus`].
+    #[serde(default)]
+    pub status: ClaimStatus,
+}
+
+/// The part of a claim's status that is read.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimStatus {
+    capacity: BTreeMap<String, String>,
+    allocated_resources: BTreeMap<String, String>,
+    allocated_resource_statuses: BTreeMap<String, String>,
+    conditions: Vec<ClaimCondition>,
 }
 
 /// The part of a claim's spec that is read.
@@ -217,6 +231,19 @@ impl Claim {
                 name: source.name.clone(),
             }),
             attributes_class: some_text(spec.volume_attributes_class_name.as_ref()),
+            size: self.status.view(),
+        }
+    }
+}
+
+impl ClaimStatus {
+    fn view(&self) -> SizeView {
+        let bytes = |sizes: &BTreeMap<String, String>| parse_bytes(sizes.get("storage")?).ok();
+        SizeView {
+            capacity: bytes(&self.capacity),
+            allocated: bytes(&self.allocated_resources),
+            progress: some_text(self.allocated_resource_statuses.get("storage")),
+            conditions: self.conditions.clone(),
         }
     }
 }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tracing::warn;
 use volwright_provisioner::{
-    AccessMode, Binding, Capabilities, Capacity, Check, Class, Failure, InventoryItem, Key, Mark, NodeInfo,
-    Observed, Placement, Progress, Provisioned, Provisioner, Request, Result, SharedContext, Topology,
-    VolumeMode, VolumeSource,
+    AccessMode, Binding, Capabilities, Capacity, Check, Class, Failure, Growth, InventoryItem, Key, Mark,
+    NodeInfo, Observed, Placement, Progress, Provisioned, Provisioner, Request, Result, SharedContext,
+    Topology, VolumeMode, VolumeSource,
 };
 use volwright_volume_tree::{LocalOptions, LocalTree, OpenError, Place, Volumes, Wanted};
 
@@ -82,6 +82,7 @@ impl Provisioner for LocalPath {
             modes: [AccessMode::ReadWriteOnce, AccessMode::ReadWriteOncePod]
                 .map(|mode| (VolumeMode::Filesystem, mode))
                 .to_vec(),
+            expand: Growth::Ours,
             sees_contents: true,
             ..Capabilities::filesystem(&[])
         })
@@ -156,6 +157,12 @@ impl Provisioner for LocalPath {
         let (root, volumes, place) = self.find(handle).await?;
         let mark = mark.clone();
         root.run(move || async move { volumes.set_mark(&place, &mark).await }).await
+    }
+
+    async fn expand(&self, handle: &Handle, mark: &Mark, size: u64) -> Result<Progress<u64>> {
+        let (root, volumes, place) = self.find(handle).await?;
+        let mark = mark.clone();
+        root.run(move || async move { volumes.expand(&place, &mark, size).await }).await.map(Progress::Done)
     }
 
     /// All roots or none: a volume that is missing from the list counts as gone.

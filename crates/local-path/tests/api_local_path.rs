@@ -301,3 +301,38 @@ async fn an_agent_with_exactly_the_rights_that_doctor_lists_serves_claims_with_a
     );
     assert!(!all.keys().any(|call| call.ends_with("pods") || call.ends_with("secrets")), "{all:?}");
 }
+
+/// Under a running agent, with the rights that doctor lists and no others.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
+async fn a_claim_that_asks_for_more_gets_it_by_its_record() {
+    let corner = Corner::new("grows").await;
+    let kubeconfig = corner.user_with_required_access();
+    let mut agent = corner.agent_as(&corner.name, &kubeconfig, &[]);
+    let class = corner.class("grows", &json!({ "allowVolumeExpansion": true }));
+    corner.claim("data", &class, &json!({}));
+    let volume = name(&corner.bound("data").await);
+    let more = r#"{"spec":{"resources":{"requests":{"storage":"5Mi"}}}}"#;
+    corner.kubectl(&["-n", &corner.name, "patch", "pvc", "data", "--type=merge", "-p", more]);
+    corner
+        .until("the claim has 5Mi", || {
+            let status = corner.get("pvc", "data")["status"].clone();
+            let is_done = status["capacity"]["storage"] == "5Mi"
+                && status["allocatedResources"]["storage"] == "5Mi"
+                && status["conditions"].is_null();
+            if is_done {
+                Ok(())
+            } else {
+                Err(format!("{status:#}\n{:#?}\n{}", corner.events("data"), agent.log()))
+            }
+        })
+        .await;
+    assert_eq!(corner.get("pv", &volume)["spec"]["capacity"]["storage"], "5Mi");
+    let records = std::fs::read_dir(corner.disk.join(".volwright/records")).expect("the records");
+    let texts: Vec<_> = records
+        .filter_map(|entry| std::fs::read_to_string(entry.ok()?.path()).ok())
+        .filter(|text| text.contains(&volume))
+        .collect();
+    assert!(texts.len() == 1 && texts[0].contains("\"size\":5242880"), "{texts:?}");
+    assert!(agent.terminate().success(), "{}", agent.log());
+}

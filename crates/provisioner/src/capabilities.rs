@@ -14,6 +14,27 @@ pub enum Binding {
     },
 }
 
+/// Who makes a volume larger when its claim asks for more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Growth {
+    /// Nobody can.
+    #[default]
+    No,
+    /// We do, by [`Provisioner::expand`](crate::Provisioner::expand).
+    Ours,
+    /// The resizer of the CSI driver that the PV names does all of it, on such PVs too; we touch nothing.
+    Driver,
+    /// We do; the CSI driver's own resizer tries as well, and can only fail. Its marks on the claim are overwritten.
+    Both,
+}
+
+impl Growth {
+    /// Is [`Provisioner::expand`](crate::Provisioner::expand) called for such volumes?
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Ours | Self::Both)
+    }
+}
+
 /// What a backend offers for one set of class parameters. Pure and cheap: asked for every claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -21,8 +42,8 @@ pub struct Capabilities {
     pub modes: Vec<(VolumeMode, AccessMode)>,
     /// When claims may be served.
     pub binding: Binding,
-    /// Volumes can grow.
-    pub expand: bool,
+    /// Who makes volumes larger. A file system on a CSI-shaped PV is then grown by its node.
+    pub expand: Growth,
     /// A claim may name another claim as its source.
     pub clone: bool,
     /// `onDelete: trash` works.
@@ -39,7 +60,7 @@ impl Capabilities {
         Self {
             modes: modes.iter().map(|mode| (VolumeMode::Filesystem, *mode)).collect(),
             binding: Binding::Any,
-            expand: false,
+            expand: Growth::No,
             clone: false,
             trash: false,
             sees_contents: false,

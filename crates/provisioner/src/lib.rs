@@ -76,7 +76,7 @@ mod quantity; // sizes
 mod request; // what is asked for
 mod source; // what a PV says, alias keys
 
-pub use self::capabilities::{Binding, Capabilities};
+pub use self::capabilities::{Binding, Capabilities, Growth};
 pub use self::context::{BoxFuture, Context, Secret, SharedContext};
 pub use self::failure::{Class, Failure, Progress, Result, Until};
 pub use self::identity::{ClaimUid, Epoch, InstallationId, Mark, MarkState, PvName};

@@ -135,7 +135,12 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
 
     // Optional, by capability.
 
-    /// Grows the volume to at least `size` bytes and says how large it is now. Never shrinks.
+    /// Grows the volume to at least `size` bytes and says how large it is now. Never shrinks: a volume that is large
+    /// enough is `Done`. Asked only where [`Capabilities::expand`] says so, for a published volume, and again after a crash
+    /// or a lost answer, perhaps with another `size`: the claim's owner may have changed their mind.
+    ///
+    /// `NotOurs` for what does not bear the owner's mark. `Invalid` where it can never be that large, which lets the owner
+    /// ask for less; `Exhausted` where there is no room for it now.
     fn expand(
         &self,
         handle: &Self::Handle,

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use volwright_provisioner::{
-    AccessMode, Binding, Capabilities, Class, CsiSource, Failure, InventoryItem, Key, Mark, MarkState,
-    Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
+    AccessMode, Binding, Capabilities, Class, CsiSource, Failure, Growth, InventoryItem, Key, Mark,
+    MarkState, Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
     SharedContext, Topology, Until, VolumeMode, VolumeSource,
 };
 
@@ -33,6 +33,24 @@ pub enum Shape {
     /// `spec.csi`, for what only CSI volumes may have.
     Csi,
 }
+
+/// Who makes volumes larger.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Resizer {
+    /// We do.
+    #[default]
+    Ours,
+    /// Nobody.
+    Nobody,
+    /// The CSI driver's own.
+    Driver,
+    /// We do, and the CSI driver's own tries as well.
+    Both,
+}
+
+/// No volume is larger: a pebibyte.
+pub const LARGEST: u64 = 1 << 50;
 
 /// Class parameters.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -56,6 +74,9 @@ pub struct Parameters {
     /// Do not see whether a volume was written to, as where only its client can look inside.
     #[serde(default)]
     pub opaque: Option<bool>,
+    /// Who makes volumes larger.
+    #[serde(default)]
+    pub resizer: Option<Resizer>,
 }
 
 /// All that later calls need.
@@ -316,6 +337,12 @@ impl Provisioner for Memory {
             offers.binding = Binding::LateOnly { reason: "the volume must be made where its pod runs" };
         }
         offers.sees_contents = parameters.opaque != Some(true);
+        offers.expand = match parameters.resizer.unwrap_or_default() {
+            Resizer::Ours => Growth::Ours,
+            Resizer::Nobody => Growth::No,
+            Resizer::Driver => Growth::Driver,
+            Resizer::Both => Growth::Both,
+        };
         Ok(offers)
     }
 
@@ -451,6 +478,24 @@ impl Provisioner for Memory {
             None => Err(Failure::unavailable("the volume is not there")),
         })
         .await
+    }
+
+    async fn expand(&self, handle: &Handle, mark: &Mark, size: u64) -> Result<Progress<u64>> {
+        let grow = |tables: &mut Tables| match tables.volumes.get_mut(&handle.path) {
+            None => Err(Failure::unavailable("the volume is not there")),
+            Some(volume) if !volume.mark.as_ref().is_some_and(|found| found.same_owner(mark)) => {
+                Err(Failure::not_ours("the volume bears another mark"))
+            }
+            Some(volume) if !volume.mark.as_ref().is_some_and(|found| found.yields_to(mark)) => {
+                Err(Failure::unavailable("a later leader has marked the volume since"))
+            }
+            Some(_) if size > LARGEST => Err(Failure::invalid("no volume can have more than 1Pi")),
+            Some(volume) => {
+                volume.size = volume.size.max(size);
+                Ok(Progress::Done(volume.size))
+            }
+        };
+        self.call_or("expand", &handle.path, grow, pending).await
     }
 
     async fn inventory(&self) -> Result<Vec<InventoryItem<Handle>>> {

@@ -395,6 +395,7 @@ async fn claims(s: &mut Session) {
     let conditions =
         json!({ "status": { "conditions": [{ "type": "FileSystemResizePending", "status": "True" }] } });
     s.strategic(&format!("{path}/status"), conditions).await;
+    growth(s, path).await;
     let metadata = Extra { content: Some("application/merge-patch+json"), accept: Some(METADATA), only: &[] };
     let unselect = json!({ "metadata": { "annotations": { "volume.kubernetes.io/selected-node": null } } });
     s.call("PATCH", path, unselect, metadata).await;
@@ -402,6 +403,35 @@ async fn claims(s: &mut Session) {
     s.merge(path, json!({ "metadata": { "finalizers": null } })).await;
     s.delete(&format!("{CLAIMS}/none"), json!({ "propagationPolicy": "Background" })).await;
     s.get("/api/v1/persistentvolumeclaims").await;
+}
+
+/// As a resizer writes it, with a version or none, and what it may not write.
+async fn growth(s: &mut Session, path: &str) {
+    let status = &format!("{path}/status");
+    let changed = |change: Value| json!({ "status": change });
+    let begun = json!({
+        "allocatedResources": { "storage": "2048Mi" },
+        "allocatedResourceStatuses": { "storage": "ControllerResizeInProgress" },
+        "conditions": [{ "type": "Resizing", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" }],
+    });
+    s.merge(status, changed(begun)).await;
+    s.merge(
+        status,
+        json!({ "metadata": { "resourceVersion": "1" }, "status": { "capacity": { "storage": "2Gi" } } }),
+    )
+    .await;
+    s.merge(
+        status,
+        json!({ "metadata": { "uid": OTHER_UID }, "status": { "capacity": { "storage": "2Gi" } } }),
+    )
+    .await;
+    s.merge(status, changed(json!({ "capacity": { "storage": "1.5Gi" }, "conditions": [] }))).await;
+    let finished = json!({
+        "capacity": { "storage": "2Gi" }, "allocatedResourceStatuses": { "storage": null }, "conditions": null,
+    });
+    s.merge(status, changed(finished)).await;
+    // There is none any more.
+    s.merge(status, changed(json!({ "allocatedResourceStatuses": { "storage": null } }))).await;
 }
 
 async fn nodes_and_pods(s: &mut Session) {

@@ -43,6 +43,7 @@ fn claim() -> ClaimView {
         has_selector: false,
         data_source: None,
         attributes_class: None,
+        size: crate::decide::SizeView::default(),
     }
 }
 

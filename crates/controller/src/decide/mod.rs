@@ -1,12 +1,14 @@
 //! What to do, as pure functions over plain data: no I/O, clock, client, randomness or `async`.
 //!
-//! [`claim`] answers for a claim, [`budget`] for what its class may promise, [`volume`] for a PV, [`settle`] for an intent whose claim went another way, [`retry`]
+//! [`claim`] answers for a claim, [`budget`] for what its class may promise, [`volume`] for a PV, [`expand`] for a claim that
+//! asks for more than it has, [`settle`] for an intent whose claim went another way, [`retry`]
 //! for a failure, [`ledger`] for what the journal writes next, [`sweep`] for what is on the storage alone; [`lease`] says who
 //! leads, [`rivals`] whether another installation does. The engine's shell obeys. Each safety rule has a name in [`Rule`]; a
 //! test build can switch one off ([`Rules`]) to show that its test fails without it.
 
 pub mod budget; // how much a class may promise
 pub mod claim; // claims: whose, when, on what terms
+pub mod expand; // claims that ask for more
 pub mod lease; // who leads
 pub mod ledger; // the durable journal: what is written next, what an answer means
 pub mod release; // an uninstall: finalizers come off, data stays
@@ -20,7 +22,8 @@ pub mod volume; // PVs: finalizer, retain, delete
 
 pub use self::rules::{Rule, Rules};
 pub use self::view::{
-    ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, VolumeView,
+    ClaimCondition, ClaimGlance, ClaimRef, ClaimView, ClassView, DataSource, Phase, ReclaimPolicy, SizeView,
+    VolumeView,
 };
 
 use serde::{Deserialize, Serialize};

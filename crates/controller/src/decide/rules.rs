@@ -82,11 +82,21 @@ pub enum Rule {
     RetainMarked,
     /// Marks bear the epoch of the leader that writes them.
     EpochInMark,
+    /// A volume grows only for the claim that it is bound to.
+    OwnClaim,
+    /// What a claim will have is on its status, where quotas count it, before the volume grows.
+    AllocatedFirst,
+    /// Claim and PV are read live before the volume grows: less may be asked for by now.
+    AskedNow,
+    /// A PV promises a size only once the volume has it.
+    GrownFirst,
+    /// A claim's status promises a size only once its PV does.
+    PvBeforeClaim,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 42] = [
         Self::ClaimGone,
         Self::NoClaimNamesIt,
         Self::SameVolume,
@@ -124,6 +134,11 @@ impl Rule {
         Self::EpochInMark,
         Self::BudgetKept,
         Self::PromiseCounts,
+        Self::OwnClaim,
+        Self::AllocatedFirst,
+        Self::AskedNow,
+        Self::GrownFirst,
+        Self::PvBeforeClaim,
     ];
 }
 

@@ -48,6 +48,44 @@ pub struct ClaimView {
     pub data_source: Option<DataSource>,
     /// `spec.volumeAttributesClassName`; an empty one counts as none.
     pub attributes_class: Option<String>,
+    /// What it was promised, and how far it has grown.
+    pub size: SizeView,
+}
+
+/// A claim's status, as far as its size goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SizeView {
+    /// `status.capacity.storage` in bytes; `None` before it is bound, and where it cannot be read.
+    pub capacity: Option<u64>,
+    /// `status.allocatedResources.storage` in bytes: what a quota counts, however far the growth has come.
+    pub allocated: Option<u64>,
+    /// `status.allocatedResourceStatuses.storage`: how far it has come.
+    pub progress: Option<String>,
+    /// `status.conditions`, all of them: a patch replaces the list.
+    pub conditions: Vec<ClaimCondition>,
+}
+
+/// One of `status.conditions` of a claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimCondition {
+    /// Such as `Resizing`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// As its writer left it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_probe_time: Option<String>,
+    /// As its writer left it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<String>,
+    /// For machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
 }
 
 impl ClaimView {

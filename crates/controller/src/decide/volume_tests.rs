@@ -118,6 +118,7 @@ fn claim(uid: &str, volume: Option<&str>) -> ClaimView {
         has_selector: false,
         data_source: None,
         attributes_class: None,
+        size: crate::decide::SizeView::default(),
     }
 }
 

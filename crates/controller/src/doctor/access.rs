@@ -15,7 +15,7 @@ use super::{Report, within};
 pub struct Access {
     /// API group; empty for the core group.
     pub group: &'static str,
-    /// Plural name.
+    /// Plural name, as RBAC spells it: `persistentvolumeclaims/status` for a subresource.
     pub resource: &'static str,
     /// As RBAC spells it.
     pub verb: &'static str,
@@ -68,6 +68,12 @@ pub fn required_access(placement: &Placement) -> Vec<Access> {
             "persistentvolumeclaims",
             "patch",
             "the scheduler cannot be asked for another node when one is full",
+        ),
+        access(
+            "",
+            "persistentvolumeclaims/status",
+            "patch",
+            "claims that ask for more stay as large as they are",
         ),
         access(
             "",
@@ -171,6 +177,10 @@ pub(super) async fn look_at_access(
         if flags.make_needless(&access) {
             continue;
         }
+        let (resource, subresource) = match access.resource.split_once('/') {
+            Some((resource, subresource)) => (resource, Some(subresource)),
+            None => (access.resource, None),
+        };
         let namespace = access.own_namespace.then(|| flags.namespace.to_owned());
         let place = namespace.as_ref().map(|namespace| format!(" in {namespace}")).unwrap_or_default();
         let subject = format!("may {} {}{place}", access.verb, access.resource_and_group());
@@ -178,7 +188,8 @@ pub(super) async fn look_at_access(
             spec: SelfSubjectAccessReviewSpec {
                 resource_attributes: Some(ResourceAttributes {
                     group: Some(access.group.to_owned()),
-                    resource: Some(access.resource.to_owned()),
+                    resource: Some(resource.to_owned()),
+                    subresource: subresource.map(str::to_owned),
                     verb: Some(access.verb.to_owned()),
                     namespace: namespace.clone(),
                     ..ResourceAttributes::default()

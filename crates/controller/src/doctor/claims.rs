@@ -2,13 +2,17 @@
 
 use crate::backend::Backend;
 use crate::decide::claim::{Route, Why, route, terms};
+use crate::decide::expand::{Step, Why as Grown, may_want, step};
+use crate::decide::volume::HandleState;
 use crate::decide::{ClaimView, ClassView, Identity};
+use crate::engine::OurVolume;
 use crate::names;
 use crate::objects::{Claim, Volume};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PartialObjectMeta};
+use volwright_provisioner::{Growth, format_bytes};
 
 use super::volumes::readable;
 use super::{Finding, Report, Status, pages, within};
@@ -32,7 +36,7 @@ pub(super) async fn look(
     classes: &[ClassView],
     backend: Option<&dyn Backend>,
 ) {
-    let (mut waiting, mut served) = (Vec::new(), 0_usize);
+    let (mut waiting, mut growing, mut served) = (Vec::new(), Vec::new(), 0_usize);
     let now = Timestamp::now().as_second();
     let listed = pages::each(&Api::<Claim>::all(client.clone()), |claim: Claim| {
         let view = claim.view();
@@ -41,6 +45,9 @@ pub(super) async fn look(
         }
         if view.glance.volume_name.is_some() {
             served += 1;
+            if may_want(&view) {
+                growing.push(view);
+            }
             return;
         }
         let since = claim.metadata.creation_timestamp.map_or(now, |time| time.0.as_second());
@@ -50,6 +57,12 @@ pub(super) async fn look(
     if let Err(error) = listed {
         report.add("claims", Status::Note, error.text("list", "persistentvolumeclaims"));
         return;
+    }
+    for claim in growing.iter().take(TOLD) {
+        if let Some(finding) = why_no_larger(client, identity, claim, class_of(claim, classes), backend).await
+        {
+            report.findings.push(Finding { check: report.check, ..finding });
+        }
     }
     waiting.retain(|claim| claim.seconds >= YOUNG);
     waiting.sort_by_key(|claim| std::cmp::Reverse(claim.seconds));
@@ -161,6 +174,53 @@ async fn why(
             }
         }
     }
+}
+
+/// A bound claim that asks for more than it has. `None`: it is not for us to say.
+async fn why_no_larger(
+    client: &Client,
+    identity: &Identity,
+    claim: &ClaimView,
+    class: Option<&ClassView>,
+    backend: Option<&dyn Backend>,
+) -> Option<Finding> {
+    let glance = &claim.glance;
+    let api: Api<Volume> = Api::all(client.clone());
+    let volume = within(api.get_opt(glance.volume_name.as_deref()?)).await.ok()??.view();
+    let state = match backend {
+        Some(backend) => OurVolume::new(identity, backend, volume.clone()).state,
+        None => HandleState::Good,
+    };
+    // Without the backend it is not known, and then nothing is said against it.
+    let offered = |class: &ClassView| match backend {
+        Some(backend) => backend.capabilities(&class.parameters).map_or(Growth::No, |offers| offers.expand),
+        None => Growth::Ours,
+    };
+    let problem = claim.size.conditions.iter().find(|condition| condition.kind == "ControllerResizeError");
+    let told = problem.and_then(|condition| condition.message.clone());
+    let (status, text) = match (step(identity, claim, &volume, &state, class.map(offered)), told) {
+        (Step::Refuse(text), _) => (Status::Fail, text),
+        (Step::Nothing(Grown::Node), _) => {
+            (Status::Note, "its node grows the file system while a pod uses it".to_owned())
+        }
+        (Step::Nothing(Grown::Driver), _) => {
+            (Status::Note, "the CSI driver's own resizer does it".to_owned())
+        }
+        (Step::Begin { .. } | Step::Grow { .. }, Some(text)) => (Status::Warn, text),
+        (Step::Begin { .. } | Step::Grow { .. }, None) => {
+            (Status::Note, "the provisioner is at it; its events tell how far".to_owned())
+        }
+        (Step::Nothing(_) | Step::Clear, _) => return None,
+    };
+    let size = |bytes: Option<u64>| format_bytes(bytes.unwrap_or(0));
+    let (has, asks) = (size(claim.size.capacity), size(claim.request.as_ref().ok().copied()));
+    Some(Finding {
+        check: "",
+        subject: format!("claim {}/{}", glance.namespace, glance.name),
+        status,
+        detail: format!("has {has} and asks for {asks}: {text}"),
+        remedy: None,
+    })
 }
 
 /// The PV of the claim's name, and whether we read its handle.

@@ -1,7 +1,7 @@
 //! Every call to the API server that the engine makes: each with a deadline, counted, and its failure classed.
 
 use crate::client::describe;
-use crate::decide::{ClaimView, VolumeView};
+use crate::decide::{ClaimView, SizeView, VolumeView};
 use crate::names;
 use crate::objects::{Claim, Volume};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
-use volwright_provisioner::{Class, Failure, NodeInfo, Result, Until};
+use volwright_provisioner::{Class, Failure, NodeInfo, Result, Until, format_bytes};
 
 use super::lease::Leadership;
 use super::metrics::Metrics;
@@ -160,6 +160,43 @@ impl ApiServer {
         metadata["resourceVersion"] = json!(seen.resource_version);
         metadata["uid"] = json!(seen.uid);
         self.patch(&seen.name, &Patch::Merge(json!({ "metadata": metadata })), &[404, 409]).await
+    }
+
+    /// Sets a PV's capacity (bytes), if it still has this resource version. `None`: it is gone or has changed.
+    pub async fn patch_volume_capacity(
+        &self,
+        seen: &VolumeView,
+        capacity: u64,
+    ) -> Result<Option<VolumeView>> {
+        let patch = json!({
+            "metadata": { "resourceVersion": seen.resource_version, "uid": seen.uid },
+            "spec": { "capacity": { "storage": format_bytes(capacity) } },
+        });
+        self.patch(&seen.name, &Patch::Merge(patch), &[404, 409]).await
+    }
+
+    /// Writes a claim's size to its status, if it still has this resource version. `None`: it is gone or has changed.
+    pub async fn patch_claim_size(&self, seen: &ClaimView, size: &SizeView) -> Result<Option<ClaimView>> {
+        let mut status = json!({
+            "allocatedResourceStatuses": { "storage": size.progress },
+            "conditions": if size.conditions.is_empty() { Value::Null } else { json!(size.conditions) },
+        });
+        for (field, bytes) in [("capacity", size.capacity), ("allocatedResources", size.allocated)] {
+            if let Some(bytes) = bytes {
+                status[field] = json!({ "storage": format_bytes(bytes) });
+            }
+        }
+        let patch = Patch::Merge(json!({
+            "metadata": { "resourceVersion": seen.resource_version, "uid": seen.glance.uid },
+            "status": status,
+        }));
+        let (claims, parameters) = (self.claims(&seen.glance.namespace), PatchParams::default());
+        let patched = claims.patch_status(&seen.glance.name, &parameters, &patch);
+        match self.call("patch", "persistentvolumeclaims/status", patched).await {
+            Ok(claim) => Ok(Some(claim.view())),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(None),
+            Err(error) => Err(failure(error, "patch", "persistentvolumeclaims/status")),
+        }
     }
 
     /// Patches a PV. `None` where the answer is one of `not_there`.

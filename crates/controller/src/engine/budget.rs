@@ -86,6 +86,14 @@ impl Shared {
         }
     }
 
+    /// A growth that was promised is not wanted any more. (One that came about counts until the watch shows it.)
+    pub(super) fn growth_lapsed(&self, owner: &ClaimUid) {
+        let mut memory = self.memory();
+        if memory.promises.0.get(owner).is_some_and(|promise| promise.made.is_none()) {
+            memory.promises.0.remove(owner);
+        }
+    }
+
     /// Nothing came of it.
     pub(super) fn promise_ended(&self, uid: &ClaimUid) {
         self.memory().promises.0.remove(uid);

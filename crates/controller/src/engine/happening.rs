@@ -6,6 +6,8 @@ use std::fmt;
 
 /// `action` of events on claims.
 pub const ABOUT_CLAIM: &str = "Provision";
+/// `action` of events on claims that grow.
+pub const ABOUT_SIZE: &str = "Resize";
 /// `action` of events on classes.
 pub const ABOUT_CLASS: &str = "Promise";
 /// `action` of events on PVs.

@@ -33,6 +33,8 @@ pub(super) struct Memory {
     pub(super) let_go: BTreeSet<String>,
     /// PVs with a policy that keeps the data, gone by another's hand: their data is to be marked.
     pub(super) parted: BTreeMap<String, OurVolume>,
+    /// Of an agent's PVs, with which version of its claim (by the watch) the claim was read and wanted nothing.
+    pub(super) looked: BTreeMap<String, String>,
     node: Option<(NodeInfo, Instant)>,
 }
 
@@ -48,6 +50,7 @@ impl Memory {
             ("promises", self.promises.len()),
             ("let go", self.let_go.len()),
             ("parted", self.parted.len()),
+            ("looked", self.looked.len()),
         ])
     }
 }

@@ -29,8 +29,8 @@ const BACKEND_OUTCOMES: [&str; 8] =
     ["done", "pending", "invalid", "exhausted", "unavailable", "unknown", "blocked", "not_ours"];
 
 /// What a backend is asked.
-const BACKEND_OPERATIONS: [&str; 8] =
-    ["plan", "observe", "provision", "delete", "set_mark", "inventory", "capacity", "check"];
+const BACKEND_OPERATIONS: [&str; 9] =
+    ["plan", "observe", "provision", "delete", "set_mark", "expand", "inventory", "capacity", "check"];
 
 /// What becomes of an event. `aggregated`: counted into an earlier one. `limited`: its object had too many lately.
 /// `dropped`: the queue was full. `refused`: not sent, since the API server has just forbidden events altogether.

@@ -9,6 +9,7 @@ mod claim; // a claim's way
 pub mod clock; // time that two processes share
 pub mod context; // what backends may ask for
 pub mod events; // events, best effort
+mod expand; // a claim that asks for more
 mod happening; // whom events are about
 pub mod health; // alive, ready
 mod history; // has the API server's state gone back in time?

@@ -10,7 +10,7 @@ use tracing::warn;
 use volwright_provisioner::{ClaimUid, Class, Failure, Until};
 
 use super::events::{Happening, NOTE_LIMIT};
-use super::happening::{ABOUT_CLAIM, ABOUT_CLASS, ABOUT_VOLUME, Subject};
+use super::happening::{ABOUT_CLAIM, ABOUT_CLASS, ABOUT_SIZE, ABOUT_VOLUME, Subject};
 use super::{Flow, Shared};
 
 /// Up to a fifth more: many that failed together do not come back together.
@@ -27,6 +27,7 @@ const QUIET: u32 = 10;
 enum Work<'a> {
     Provision { class: &'a str, source: &'a str },
     Delete { class: &'a str },
+    Grow,
 }
 
 impl Work<'_> {
@@ -34,6 +35,7 @@ impl Work<'_> {
         match self {
             Self::Provision { .. } => "provision",
             Self::Delete { .. } => "delete",
+            Self::Grow => "expand",
         }
     }
 }
@@ -110,6 +112,7 @@ impl Shared {
                 self.metrics.delete_failed(class);
                 ("VolumeFailedDelete", ABOUT_VOLUME)
             }
+            Work::Grow => ("VolumeResizeFailed", ABOUT_SIZE),
         };
         if let Some(subject) = subject {
             self.tell(&subject, true, reason, action, format!("{}{remark}", failure.message()));
@@ -129,6 +132,12 @@ impl Shared {
         match next(failure.class(), failures, self.settings.backoff()) {
             Next::Again(delay) | Next::Reschedule(delay) | Next::WhenChanged(delay) => delay,
         }
+    }
+
+    /// As [`report`](Self::report), for a PV whose claim asks for more. The claim's owner is told.
+    pub(super) fn report_growth_failure(&self, pv: &str, claim: &ClaimView, failure: &Failure) -> Duration {
+        let failures = self.volumes.failed(&pv.to_owned());
+        self.report(Work::Grow, pv, Some(Subject::claim(claim)), failure, failures)
     }
 
     pub(super) fn tell(

@@ -108,6 +108,18 @@ impl Shared {
         if concerned || self.journal.intent(uid).is_some() {
             self.claims.add(uid.clone());
         }
+        let growing = cached.as_ref().and_then(|cached| cached.growing());
+        if let Some(name) = growing.filter(|name| self.world.volume(name).is_some_and(|pv| pv.ours.is_some()))
+        {
+            self.volumes.add(name.to_owned());
+        }
+    }
+
+    /// An agent's watch has shown that a claim changed, and not in what: if it has a PV of ours, the claim is read.
+    pub(super) fn claim_may_grow(&self, uid: &ClaimUid) {
+        if let Some(name) = self.world.volume_of(uid) {
+            self.volumes.add(name);
+        }
     }
 
     /// A PV was added, changed in what is read, or has gone.
@@ -118,6 +130,8 @@ impl Shared {
         }
         if cached.is_some() {
             self.spoken_for(name);
+        } else {
+            self.memory().looked.remove(name);
         }
         // A claim may wait for the PV of its name to go.
         if let Some(uid) = name.strip_prefix("pvc-").map(ClaimUid::new) {
@@ -163,6 +177,9 @@ impl Shared {
         self.show_budget(name);
         for uid in self.world.waiting_claims_of(&self.identity, name) {
             self.claims.add(uid);
+        }
+        for volume in self.world.growing_of(name) {
+            self.volumes.add(volume);
         }
     }
 

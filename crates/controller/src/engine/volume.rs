@@ -23,7 +23,7 @@ use super::api::Deleted;
 use super::happening::{ABOUT_VOLUME, Subject};
 use super::pv::manifest;
 use super::world::OurVolume;
-use super::{Flow, Shared};
+use super::{Flow, Shared, expand};
 
 /// Events' notes are at most this long (kubernetes-facts 10); a longer manifest goes to the log alone.
 const NOTE_MAX: usize = 1024;
@@ -45,8 +45,12 @@ async fn work(shared: &Shared, name: &str) -> Result<Flow> {
 
 async fn act(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
     let view = &ours.view;
-    match step(&shared.identity, view, &ours.state) {
-        Step::Nothing => Ok(Flow::Settled),
+    let step = step(&shared.identity, view, &ours.state);
+    if step != Step::Nothing {
+        shared.growth_lapsed(&ClaimUid::new(view.owner()));
+    }
+    match step {
+        Step::Nothing => Ok(expand::run(shared, ours).await),
         Step::Blocked(text) => Err(Failure::blocked(Until::OperatorActs, text)),
         Step::Repair => repair(shared, view).await,
         Step::AddFinalizer => set_finalizer(shared, view, true).await.map(|_| Flow::Settled),
@@ -461,6 +465,6 @@ pub(super) async fn other_names_of(shared: &Shared, name: &str, keys: &[Key]) ->
     Ok(found)
 }
 
-fn mark_of(shared: &Shared, live: &VolumeView) -> Mark {
+pub(super) fn mark_of(shared: &Shared, live: &VolumeView) -> Mark {
     shared.mark(ClaimUid::new(live.owner()), PvName::new(live.name.clone()), MarkState::Published)
 }

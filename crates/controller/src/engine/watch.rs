@@ -219,7 +219,8 @@ impl Table for FullClaims<'_> {
             Ok(claim) => {
                 let view = claim.view();
                 self.0.0.history.seen(&view.resource_version);
-                self.0.put(CachedClaim::new(&self.0.0.identity, view.glance.clone(), Some(view)));
+                let (glance, version) = (view.glance.clone(), view.resource_version.clone());
+                self.0.put(CachedClaim::new(&self.0.0.identity, glance, Some(view), version));
             }
             Err(error) => undecodable("persistentvolumeclaims", &error.metadata, &error.error),
         }
@@ -246,8 +247,16 @@ impl Table for ClaimMetadata<'_> {
     }
 
     fn put(&self, object: Self::Object) {
-        self.0.0.history.seen(object.metadata.resource_version.as_deref().unwrap_or_default());
-        self.0.put(CachedClaim::new(&self.0.0.identity, glance(&object.metadata), None));
+        let (shared, glance) = (self.0.0, glance(&object.metadata));
+        let version = object.metadata.resource_version.unwrap_or_default();
+        shared.history.seen(&version);
+        let uid = glance.uid.clone();
+        let is_new = shared.world.claim(&uid).is_none_or(|known| known.version != version);
+        self.0.put(CachedClaim::new(&shared.identity, glance, None, version));
+        // What the claim asks for does not show in its metadata.
+        if is_new {
+            shared.claim_may_grow(&uid);
+        }
     }
 
     fn drop(&self, key: &ClaimUid) {

@@ -2,7 +2,7 @@
 
 use crate::backend::{Backend, Envelope};
 use crate::decide::volume::{HandleState, concerns_us};
-use crate::decide::{ClaimGlance, ClaimView, ClassView, Identity, Rule, VolumeView, claim};
+use crate::decide::{ClaimGlance, ClaimView, ClassView, Identity, Rule, VolumeView, claim, expand};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use volwright_provisioner::{ClaimUid, Key, VolumeSource};
@@ -12,8 +12,10 @@ use volwright_provisioner::{ClaimUid, Key, VolumeSource};
 pub struct CachedClaim {
     /// Known of every claim.
     pub glance: ClaimGlance,
-    /// Kept only for claims that wait for us, where whole claims are watched.
+    /// Kept only for claims that wait for us or may want to grow, where whole claims are watched.
     pub full: Option<ClaimView>,
+    /// `metadata.resourceVersion`
+    pub version: String,
 }
 
 /// A PV in the cache.
@@ -56,9 +58,15 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 
 impl CachedClaim {
     /// Drops what need not be kept.
-    pub fn new(identity: &Identity, glance: ClaimGlance, full: Option<ClaimView>) -> Self {
-        let full = full.filter(|_| claim::concerns_us(identity, &glance));
-        Self { glance, full }
+    pub fn new(identity: &Identity, glance: ClaimGlance, full: Option<ClaimView>, version: String) -> Self {
+        let full = full.filter(|view| claim::concerns_us(identity, &glance) || expand::may_want(view));
+        Self { glance, full, version }
+    }
+
+    /// The PV that is to grow, perhaps.
+    pub fn growing(&self) -> Option<&str> {
+        let full = self.full.as_ref().filter(|full| expand::may_want(full))?;
+        full.glance.volume_name.as_deref()
     }
 
     fn says_the_same(&self, other: &CachedClaim) -> bool {
@@ -169,6 +177,30 @@ impl World {
         let waiting =
             claims.values().filter(|c| claim::concerns_us(identity, &c.glance)).filter(|c| names_it(c));
         waiting.map(|c| c.glance.uid.clone()).collect()
+    }
+
+    /// PVs whose claims name this class and may want to grow.
+    pub fn growing_of(&self, class: &str) -> Vec<String> {
+        let claims = read(&self.claims);
+        let of_class = |claim: &CachedClaim| {
+            claim.full.as_ref().is_some_and(|full| full.class.as_deref().unwrap_or_default() == class)
+        };
+        let growing = claims.values().filter(|claim| of_class(claim)).filter_map(|claim| claim.growing());
+        growing.map(str::to_owned).collect()
+    }
+
+    /// Our PV for the claim of this uid: the one made for it, else one that it was given.
+    pub fn volume_of(&self, claim: &ClaimUid) -> Option<String> {
+        let is_its = |volume: &CachedVolume| {
+            let reference = volume.ours.as_ref().and_then(|ours| ours.view.claim.as_ref());
+            reference.is_some_and(|reference| reference.uid == claim.as_str())
+        };
+        let volumes = read(&self.volumes);
+        let own = crate::names::pv_name(claim.as_str());
+        if volumes.get(&own).is_some_and(|volume| is_its(volume)) {
+            return Some(own);
+        }
+        volumes.iter().find(|(_, volume)| is_its(volume)).map(|(name, _)| name.clone())
     }
 
     /// How much is remembered, by table.

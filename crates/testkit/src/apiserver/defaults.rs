@@ -123,6 +123,16 @@ fn claim(object: &mut Value) {
     condition_times(object, &["lastProbeTime", "lastTransitionTime"]);
     canonical_sizes(object, &["spec", "resources", "requests"]);
     canonical_sizes(object, &["status", "capacity"]);
+    canonical_sizes(object, &["status", "allocatedResources"]);
+    omit_empty(
+        object,
+        &[
+            &["status", "capacity"],
+            &["status", "allocatedResources"],
+            &["status", "allocatedResourceStatuses"],
+            &["status", "conditions"],
+        ],
+    );
 }
 
 /// The older of the two fields takes claims and snapshots only, and everything else without a word.

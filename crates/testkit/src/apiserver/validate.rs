@@ -214,8 +214,12 @@ fn positive(size: Quantity, field: &str, errors: &mut Vec<FieldError>) {
 
 /// Is there a size that is none? The real server finds out while it decodes the object.
 pub(super) fn malformed_size(object: &Value) -> bool {
-    let places: [&[&str]; 3] =
-        [&["spec", "capacity"], &["spec", "resources", "requests"], &["status", "capacity"]];
+    let places: [&[&str]; 4] = [
+        &["spec", "capacity"],
+        &["spec", "resources", "requests"],
+        &["status", "capacity"],
+        &["status", "allocatedResources"],
+    ];
     places.iter().any(|place| {
         let sizes = at(object, place).and_then(Value::as_object).into_iter().flatten();
         sizes.filter(|(_, size)| !size.is_null()).any(|(_, size)| size_of(size).is_none())

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use volwright_controller::decide::claim::Route;
+use volwright_controller::decide::expand::{self, MAY_GROW_ARMS};
 use volwright_controller::decide::settle::Settle;
 use volwright_controller::decide::volume::{DESTROY_ARMS, GO_ON_ARMS, Step};
 
@@ -10,7 +11,7 @@ use super::chaos::Fault;
 use super::run::Coverage;
 
 /// Every step that a central engine takes, with the faults that it can meet besides those of the process.
-const STEPS: [(&str, &[&[Fault]]); 30] = [
+const STEPS: [(&str, &[&[Fault]]); 32] = [
     ("get persistentvolumeclaims", &[&Fault::READS]),
     ("get persistentvolumes", &[&Fault::READS, &Fault::MEDDLING]),
     ("get nodes", &[&Fault::READS]),
@@ -33,6 +34,7 @@ const STEPS: [(&str, &[&[Fault]]); 30] = [
     ("update configmaps", &[&Fault::WRITES]),
     ("patch persistentvolumes", &[&Fault::WRITES, &Fault::MEDDLING]),
     ("patch persistentvolumeclaims", &[&Fault::WRITES]),
+    ("patch persistentvolumeclaims/status", &[&Fault::WRITES]),
     ("patch events", &[&Fault::WRITES]),
     ("delete persistentvolumes", &[&Fault::WRITES, &Fault::MEDDLING]),
     ("backend plan", &[&Fault::BACKEND_READS, &[Fault::BackendFull]]),
@@ -40,6 +42,7 @@ const STEPS: [(&str, &[&[Fault]]); 30] = [
     ("backend inventory", &[&Fault::BACKEND_READS]),
     ("backend provision", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending, Fault::BackendFull]]),
     ("backend set_mark", &[&Fault::BACKEND_WRITES]),
+    ("backend expand", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending, Fault::BackendFull]]),
     ("backend delete", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending, Fault::BackendBusy]]),
 ];
 
@@ -60,6 +63,11 @@ pub fn arms() -> BTreeSet<(&'static str, &'static str)> {
     let mut arms: BTreeSet<_> = route.map(|arm| ("route", arm)).collect();
     arms.extend(Step::ARMS.map(|arm| ("step", arm)));
     arms.extend(Settle::ARMS.map(|arm| ("settle", arm)));
+    // The shell looks at claims of our own bound PVs only; what changes in between, and data that somebody takes away or
+    // marks as kept under a bound PV, tables show.
+    let grows = |arm: &&str| !["nothing: not ours", "nothing: not bound", "absent", "kept"].contains(arm);
+    arms.extend(expand::Step::ARMS.into_iter().filter(grows).map(|arm| ("expand", arm)));
+    arms.extend(MAY_GROW_ARMS.into_iter().filter(grows).map(|arm| ("may grow", arm)));
     // A second line of defence: what the first look at the live PV has refused does not get there. Tables show it.
     let reached = |arm: &&str| !["policy", "bound", "no fence"].contains(arm);
     arms.extend(GO_ON_ARMS.into_iter().filter(reached).map(|arm| ("go on", arm)));

@@ -58,9 +58,10 @@ impl Asked {
             rest => ("", rest),
         };
         let (resource, name) = match rest {
-            [resource, name, ..] => (*resource, *name),
-            [resource] => (*resource, ""),
-            [] => ("", ""),
+            [resource, name, "status"] => (format!("{resource}/status"), *name),
+            [resource, name, ..] => ((*resource).to_owned(), *name),
+            [resource] => ((*resource).to_owned(), ""),
+            [] => (String::new(), ""),
         };
         let verb = match request.method().as_str() {
             "GET" if query.contains("watch=true") => "watch",
@@ -72,7 +73,7 @@ impl Asked {
             _ => "delete",
         };
         let own = |text: &str| text.to_owned();
-        Self { verb, resource: own(resource), namespace: own(namespace), name: own(name) }
+        Self { verb, resource, namespace: own(namespace), name: own(name) }
     }
 
     /// Its name as a step.
@@ -92,7 +93,8 @@ impl Asked {
             "list" "events", "watch" "persistentvolumeclaims", "watch" "persistentvolumes",
             "watch" "storageclasses", "watch" "leases", "create" "persistentvolumes", "create" "leases",
             "create" "configmaps", "create" "events", "update" "leases", "update" "configmaps",
-            "patch" "persistentvolumes", "patch" "persistentvolumeclaims", "patch" "events",
+            "patch" "persistentvolumes", "patch" "persistentvolumeclaims", "patch" "persistentvolumeclaims/status",
+            "patch" "events",
             "patch" "configmaps", "delete" "persistentvolumes",
         ]
     }
@@ -237,8 +239,27 @@ impl Link {
                 let volume = path.and_then(|path| self.store.get(path));
                 self.tower.finalizer_left(&self.process, &before, volume.as_ref());
             }
+            if accepted && asked.verb == "patch" {
+                self.look_at_promise(asked);
+            }
         }
         Ok(answer)
+    }
+
+    /// A PV or the status of a claim was written: what do they say now?
+    fn look_at_promise(&self, asked: &Asked) {
+        let (pv, claim) = match asked.resource.as_str() {
+            "persistentvolumes" => (asked.name.clone(), None),
+            "persistentvolumeclaims/status" => {
+                let claim = self.api.get("persistentvolumeclaims", &asked.namespace, &asked.name).ok();
+                let volume = claim.as_ref().and_then(|claim| claim.pointer("/spec/volumeName")?.as_str());
+                (volume.unwrap_or_default().to_owned(), claim)
+            }
+            _ => return,
+        };
+        let Ok(pv) = self.api.get("persistentvolumes", "", &pv) else { return };
+        let volume = path_of(&pv).and_then(|path| self.store.get(path));
+        self.tower.promised(&self.process, &pv, claim.as_ref(), volume.as_ref());
     }
 
     /// The PV that the request is about, if it bears our finalizer.

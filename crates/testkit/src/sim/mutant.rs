@@ -29,7 +29,7 @@ impl Mutant {
 
     /// Rules that the simulation does not miss: where one is switched off, another rule or the backend's own last look still
     /// holds. Tests of their own show what each stops by itself.
-    pub const SECOND_LINES: [Rule; 15] = [
+    pub const SECOND_LINES: [Rule; 16] = [
         Rule::ClaimGone,
         Rule::SameVolume,
         Rule::NotBound,
@@ -43,6 +43,7 @@ impl Mutant {
         Rule::UndoRecorded,
         Rule::RelistDrops,
         Rule::EpochInMark,
+        Rule::OwnClaim,
         // No scenario has a class with a budget; `sim_budget` has.
         Rule::BudgetKept,
         Rule::PromiseCounts,
@@ -66,6 +67,13 @@ impl Mutant {
             Self::Without(Rule::PolicyDelete | Rule::NotBound | Rule::ClaimGone | Rule::SameVolume) => {
                 &["races", "everything"]
             }
+            Self::Without(
+                Rule::OwnClaim
+                | Rule::AllocatedFirst
+                | Rule::AskedNow
+                | Rule::GrownFirst
+                | Rule::PvBeforeClaim,
+            ) => &["growth", "everything"],
             Self::Without(_) => &["editors", "watches", "neighbours", "storage", "everything"],
         }
     }
@@ -94,7 +102,7 @@ impl Mutant {
 }
 
 /// Rules that the simulation misses when they are switched off.
-const NOTICED: [Rule; 22] = [
+const NOTICED: [Rule; 26] = [
     Rule::NoClaimNamesIt,
     Rule::PolicyDelete,
     Rule::NoAlias,
@@ -117,6 +125,10 @@ const NOTICED: [Rule; 22] = [
     Rule::Sweep,
     Rule::OrphanReported,
     Rule::RetainMarked,
+    Rule::AllocatedFirst,
+    Rule::AskedNow,
+    Rule::GrownFirst,
+    Rule::PvBeforeClaim,
 ];
 
 impl fmt::Display for Mutant {

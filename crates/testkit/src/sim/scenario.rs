@@ -56,10 +56,11 @@ impl Short {
 }
 
 use Deed::{
-    Alias, Backup, BadOnDelete, Claim, Clear, ClockStep, Clone, Compact, CutWatches, Delete, DeleteClaim,
-    DeletePv, DropClass, DropJournal, DropNode, EditJournal, ForeignClass, Kill, Name, NameAgain, Obstacle,
-    Populated, Reclaim, RemakeClass, Repoint, Reselect, Restore, Retain, SameName, Squatter, Stop, Strip,
-    StripFinalizer, Suspend, Tamper, Terminate, Unalias, Unask, Use, Write,
+    Alias, AskLess, AskMore, AskTooMuch, Backup, BadOnDelete, Claim, Clear, ClockStep, Clone, Compact,
+    CutWatches, Delete, DeleteClaim, DeletePv, DropClass, DropJournal, DropNode, EditJournal, FixedClaim,
+    ForeignClass, Kill, Name, NameAgain, NodeGrows, Obstacle, Populated, Reclaim, RemakeClass, Repoint,
+    Reselect, Restore, Retain, SameName, Squatter, Stop, Strip, StripFinalizer, Suspend, Tamper, Terminate,
+    Unalias, Unask, Use, Write,
 };
 
 /// Tables of what people do, each with its weight.
@@ -130,8 +131,26 @@ const RESTORERS: &[(Deed, usize)] = &[
     (Terminate, 1),
 ];
 
+const GROWERS: &[(Deed, usize)] = &[
+    (Claim, 6),
+    (SameName, 1),
+    (FixedClaim, 1),
+    (AskMore, 12),
+    (AskLess, 4),
+    (AskTooMuch, 2),
+    (NodeGrows, 2),
+    (DeleteClaim, 4),
+    (Write, 2),
+    (DeletePv, 1),
+    (Retain, 1),
+    (Delete, 1),
+    (Tamper, 1),
+    (DropClass, 1),
+    (Kill, 1),
+];
+
 /// All random scenarios.
-pub const SCENARIOS: [Scenario; 11] = [
+pub const SCENARIOS: [Scenario; 12] = [
     random("api", "the API server fails in every way", 1, 1, &[&Fault::READS, &Fault::WRITES], &[CALM_USERS]),
     random(
         "watches",
@@ -164,6 +183,21 @@ pub const SCENARIOS: [Scenario; 11] = [
     ),
     random("editors", "people edit everything", 1, 1, &[], &[EDITORS]),
     random("races", "people are quicker than a request", 1, 1, &[&Fault::MEDDLING], &[EDITORS]),
+    random(
+        "growth",
+        "claims ask for more, and for less again",
+        2,
+        1,
+        &[
+            &Fault::READS,
+            &Fault::WRITES,
+            &Fault::PROCESS,
+            &Fault::BACKEND_READS,
+            &Fault::BACKEND_WRITES,
+            &[Fault::BackendFull, Fault::BackendPending],
+        ],
+        &[GROWERS],
+    ),
     random("restore", "etcd is restored from a backup", 1, 1, &[], &[RESTORERS]),
     random(
         "neighbours",
@@ -188,7 +222,7 @@ pub const SCENARIOS: [Scenario; 11] = [
             &Fault::MEDDLING,
             &[Fault::BackendFull, Fault::BackendBusy, Fault::BackendPending],
         ],
-        &[EDITORS, OPERATORS],
+        &[EDITORS, OPERATORS, GROWERS],
     ),
     Scenario {
         name: "pairs",
@@ -338,7 +372,9 @@ async fn play_errands(world: &World, at: Option<Planned>) {
     pause(6).await;
     users.perform(DeletePv);
     // The finalizer follows the policy.
-    users.claim(CLASSES[0]);
+    let grows = users.claim(CLASSES[0]);
+    pause(4).await;
+    users.ask(&grows, "2Gi");
     pause(4).await;
     users.perform(Retain);
     pause(4).await;

@@ -211,6 +211,34 @@ impl Backend for Storage {
         })
     }
 
+    fn expand<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        size: u64,
+    ) -> BoxFuture<'a, Result<Progress<u64>>> {
+        let (inner, handle, mark) = (Arc::clone(&self.inner), handle.clone(), mark.clone());
+        let answer = |fault| match fault {
+            Fault::BackendPending => pending(),
+            Fault::BackendFull => Some(Err(Failure::exhausted("simulated: no room to grow"))),
+            _ => None,
+        };
+        let more = [Fault::BackendPending, Fault::BackendFull];
+        Box::pin(async move {
+            self.tower.expand_begins(&self.process, &handle, &mark, size);
+            let (tower, process, store) = (self.tower.clone(), self.process.clone(), self.store.clone());
+            let possible: [&[Fault]; 3] = [&Fault::BACKEND_WRITES, &Fault::PROCESS, &more];
+            self.call("backend expand", &possible, answer, async move {
+                let path = handle.handle["path"].as_str().unwrap_or_default().to_owned();
+                let before = store.get(&path);
+                let done = inner.expand(&handle, &mark, size).await;
+                tower.expanded(&process, &path, before.as_ref(), store.get(&path).as_ref(), &mark);
+                done
+            })
+            .await
+        })
+    }
+
     fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>> {
         let inner = Arc::clone(&self.inner);
         let possible = [&Fault::BACKEND_READS[..], &Fault::PROCESS];

@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use volwright_controller::decide::expand;
 use volwright_controller::names;
-use volwright_provisioner::{ClaimUid, Epoch, InstallationId, Mark, MarkState, PvName};
+use volwright_provisioner::{ClaimUid, Epoch, InstallationId, Mark, MarkState, PvName, format_bytes};
 
 use super::link::path_of;
-use super::world::{CLASSES, NAMESPACE, SimClass, World, node_named, text};
+use super::watchtower::bytes;
+use super::world::{CLASSES, FIXED_CLASSES, NAMESPACE, SimClass, World, node_named, text};
 use crate::apiserver::{ApiServer, Snapshot};
 use crate::memory::StoredVolume;
 
@@ -94,6 +96,16 @@ pub enum Deed {
     Backup,
     /// It is restored.
     Restore,
+    /// A claim of a class whose volumes do not grow, or not by us.
+    FixedClaim,
+    /// A bound claim asks for more.
+    AskMore,
+    /// One that asks for more than it has asks for less, and still for more than it has.
+    AskLess,
+    /// A bound claim asks for more than there can be.
+    AskTooMuch,
+    /// kubelet has grown file systems; where it is not its turn, as an older one writes it.
+    NodeGrows,
 }
 
 /// The people of one cluster.
@@ -201,6 +213,34 @@ impl Users {
         }
     }
 
+    /// A claim is to have so much.
+    pub fn ask(&self, claim: &str, size: &str) {
+        self.tell(format_args!("claim {claim} asks for {size}"));
+        let change = json!({ "spec": { "resources": { "requests": { "storage": size } } } });
+        self.api().patch("persistentvolumeclaims", "users", claim, &change).ok();
+    }
+
+    fn nodes_grow(&self) {
+        for claim in self.list("persistentvolumeclaims") {
+            let Ok(pv) = self.api().get("persistentvolumes", "", text(&claim, "/spec/volumeName")) else {
+                continue;
+            };
+            let promise = text(&pv, "/spec/capacity/storage");
+            if bytes(&pv, "/spec/capacity/storage") <= has(&claim) {
+                continue;
+            }
+            let name = text(&claim, "/metadata/name");
+            self.tell(format_args!("kubelet has grown {name} to {promise}"));
+            let mut status = json!({ "capacity": { "storage": promise } });
+            if text(&claim, "/status/allocatedResourceStatuses/storage") == expand::NODE_PENDING {
+                status["allocatedResourceStatuses"] = Value::Null;
+                status["conditions"] = Value::Null;
+            }
+            let change = json!({ "status": status });
+            self.api().patch_status("persistentvolumeclaims", "users", name, &change).ok();
+        }
+    }
+
     /// A claim that can never be served as it is.
     pub fn impossible(&self) {
         self.world.cluster(self.cluster).tower.excuse("impossible");
@@ -266,7 +306,7 @@ impl Users {
         let bound = |claim: &Value| text(claim, "/status/phase") == "Bound";
         let mine = |claim: &Value| text(claim, "/metadata/namespace") == "users";
         // Many objects take many calls, and show nothing that a few do not.
-        let is_crowded = matches!(deed, Deed::Claim | Deed::SameName)
+        let is_crowded = matches!(deed, Deed::Claim | Deed::SameName | Deed::FixedClaim)
             && self.list("persistentvolumeclaims").len() >= CROWD;
         let deed = if is_crowded { Deed::DeleteClaim } else { deed };
         match deed {
@@ -526,6 +566,33 @@ impl Users {
                 self.tell(format_args!("etcd is backed up"));
                 self.backup = Some(self.api().snapshot());
             }
+            Deed::FixedClaim => {
+                let class = FIXED_CLASSES[self.world.chaos().below(FIXED_CLASSES.len())];
+                self.claim(class);
+            }
+            Deed::AskMore => {
+                if let Some(claim) =
+                    self.claims(|claim| bound(claim) && mine(claim) && asks(claim) < TOO_MUCH)
+                {
+                    let more = asks(&claim) + ((1 + self.world.chaos().below(3) as u64) << 30);
+                    self.ask(text(&claim, "/metadata/name"), &format_bytes(more));
+                }
+            }
+            Deed::AskLess => {
+                let wants = |claim: &Value| bound(claim) && mine(claim) && asks(claim) > has(claim);
+                if let Some(claim) = self.claims(wants) {
+                    let less = has(&claim) + ((asks(&claim) - has(&claim)) / 2).clamp(1, 1 << 30);
+                    self.ask(text(&claim, "/metadata/name"), &format_bytes(less));
+                }
+            }
+            Deed::AskTooMuch => {
+                if let Some(claim) =
+                    self.claims(|claim| bound(claim) && mine(claim) && asks(claim) < TOO_MUCH)
+                {
+                    self.ask(text(&claim, "/metadata/name"), &format_bytes(TOO_MUCH));
+                }
+            }
+            Deed::NodeGrows => self.nodes_grow(),
             // Takes its time: see `act`.
             Deed::Restore => {}
         }
@@ -693,6 +760,19 @@ fn theirs() -> Mark {
         epoch: Epoch::default(),
         state: MarkState::Published,
     }
+}
+
+/// Twice what there can be.
+const TOO_MUCH: u64 = 2 * crate::memory::LARGEST;
+
+/// What a claim asks for, in bytes.
+fn asks(claim: &Value) -> u64 {
+    bytes(claim, "/spec/resources/requests/storage")
+}
+
+/// What its status says that it has.
+fn has(claim: &Value) -> u64 {
+    bytes(claim, "/status/capacity/storage")
 }
 
 /// Claims at a time.

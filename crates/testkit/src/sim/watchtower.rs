@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use volwright_controller::backend::{Backend, Envelope};
-use volwright_provisioner::{Mark, MarkState, ParameterMap, Progress, Provisioned, Request, Result};
+use volwright_provisioner::{
+    Mark, MarkState, ParameterMap, Progress, Provisioned, Request, Result, format_bytes, parse_bytes,
+};
 
 use super::process::Process;
 use super::story::Story;
@@ -70,7 +72,23 @@ struct Look {
 #[derive(Debug, Clone)]
 struct ClaimLook {
     at: Instant,
-    claim: Option<(String, String)>,
+    claim: Option<ClaimTruth>,
+}
+
+/// What matters of a claim.
+#[derive(Debug, Clone)]
+struct ClaimTruth {
+    uid: String,
+    volume: String,
+    /// Bytes that it asks for.
+    request: u64,
+    /// Bytes that a quota counts at least.
+    allocated: u64,
+}
+
+/// A size in an object, in bytes; 0 where there is none.
+pub(super) fn bytes(object: &Value, path: &str) -> u64 {
+    object.pointer(path).and_then(Value::as_str).and_then(|size| parse_bytes(size).ok()).unwrap_or(0)
 }
 
 /// What matters of a PV.
@@ -213,7 +231,12 @@ impl Watchtower {
             let claim = found.map(|object| {
                 let text =
                     |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
-                (text("/metadata/uid"), text("/spec/volumeName"))
+                ClaimTruth {
+                    uid: text("/metadata/uid"),
+                    volume: text("/spec/volumeName"),
+                    request: bytes(&object, "/spec/resources/requests/storage"),
+                    allocated: bytes(&object, "/status/allocatedResources/storage"),
+                }
             });
             inner.claim_looks.insert((by, format!("{namespace}/{name}")), ClaimLook { at, claim });
         }
@@ -374,11 +397,117 @@ impl Watchtower {
         let claim_look = inner.claim_looks.get(&key).filter(|look| look.at.elapsed() <= LOOK_AGE);
         match claim_look.map(|look| &look.claim) {
             None => Err("its claim was not looked for just before".to_owned()),
-            Some(Some((_, volume))) if volume == name => Err("a claim named it".to_owned()),
-            Some(Some((found, volume))) if found == uid && volume.is_empty() => {
+            Some(Some(found)) if found.volume == name => Err("a claim named it".to_owned()),
+            Some(Some(found)) if found.uid == *uid && found.volume.is_empty() => {
                 Err("its claim was there".to_owned())
             }
             Some(_) => Ok(()),
+        }
+    }
+
+    /// I12: a volume grows only for the claim that it is bound to, to what that asks for, and counted by then.
+    pub fn expand_begins(&self, process: &Process, handle: &Envelope, mark: &Mark, size: u64) {
+        self.call_begins(process, "expand");
+        let name = mark.pv_name.as_str();
+        if let Err(why) = self.is_asked_for(process, name, handle, size) {
+            self.broken(
+                "I12",
+                format!("{} grows the volume of {name} to {}: {why}", process.name(), format_bytes(size)),
+            );
+        }
+    }
+
+    fn is_asked_for(
+        &self,
+        process: &Process,
+        name: &str,
+        handle: &Envelope,
+        size: u64,
+    ) -> Result<(), String> {
+        let inner = self.lock();
+        let by = process.name().to_owned();
+        let look = inner.looks.get(&(by.clone(), name.to_owned()));
+        let Some(look) = look.filter(|look| look.at.elapsed() <= LOOK_AGE) else {
+            return Err("it was not looked at just before".to_owned());
+        };
+        let Some(pv) = look.pv.as_ref().filter(|pv| !pv.terminating) else {
+            return Err("it was going".to_owned());
+        };
+        if pv.handle.as_deref().and_then(|text| Envelope::parse(text).ok()).as_ref() != Some(handle) {
+            return Err("it named another volume".to_owned());
+        }
+        let Some((namespace, claim, uid)) = &pv.claim else { return Err("it had no claim".to_owned()) };
+        let look = inner.claim_looks.get(&(by, format!("{namespace}/{claim}")));
+        let Some(look) = look.filter(|look| look.at.elapsed() <= LOOK_AGE) else {
+            return Err("its claim was not looked at just before".to_owned());
+        };
+        match &look.claim {
+            Some(found) if found.uid != *uid || found.volume != name => {
+                Err("the claim was another, or had another PV".to_owned())
+            }
+            Some(found) if found.request != size => {
+                Err(format!("the claim asked for {}", format_bytes(found.request)))
+            }
+            Some(found) if found.allocated < size => {
+                Err(format!("a quota counted {}", format_bytes(found.allocated)))
+            }
+            Some(_) => Ok(()),
+            None => Err("its claim had gone".to_owned()),
+        }
+    }
+
+    /// I11 and I12, as the storage sees it.
+    pub fn expanded(
+        &self,
+        process: &Process,
+        path: &str,
+        before: Option<&StoredVolume>,
+        after: Option<&StoredVolume>,
+        asked: &Mark,
+    ) {
+        let (Some(before), Some(after)) = (before, after) else { return };
+        if before == after {
+            return;
+        }
+        process.tell(format_args!("storage grew {path} to {}", format_bytes(after.size)));
+        if after.size < before.size {
+            self.broken("I12", format!("{path} has shrunk from {} to {}", before.size, after.size));
+        }
+        if !before.mark.as_ref().is_some_and(|mark| mark.same_owner(asked)) {
+            self.broken("I11", format!("{path} of another owner has grown"));
+        }
+    }
+
+    /// I12: a PV promises no more than its volume has, and a claim's status no more than its PV. Asked as soon as one of
+    /// them was written.
+    pub fn promised(
+        &self,
+        process: &Process,
+        pv: &Value,
+        claim: Option<&Value>,
+        volume: Option<&StoredVolume>,
+    ) {
+        let name = pv.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let promise = bytes(pv, "/spec/capacity/storage");
+        let is_its =
+            |volume: &&StoredVolume| volume.mark.as_ref().is_some_and(|mark| mark.pv_name.as_str() == name);
+        if let Some(volume) = volume.filter(is_its)
+            && volume.size < promise
+            && !self.is_excused(name)
+        {
+            let (promise, has) = (format_bytes(promise), format_bytes(volume.size));
+            self.broken(
+                "I12",
+                format!("{}: {name} promises {promise}, its volume has {has}", process.name()),
+            );
+        }
+        let told = claim.map_or(0, |claim| bytes(claim, "/status/capacity/storage"));
+        if told > promise {
+            let (told, promise) = (format_bytes(told), format_bytes(promise));
+            self.broken(
+                "I12",
+                format!("{}: the claim of {name} has {told}, the PV {promise}", process.name()),
+            );
         }
     }
 

@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use volwright_controller::backend::{Backend, Typed};
 use volwright_controller::client::Clients;
-use volwright_controller::decide::Rules;
 use volwright_controller::decide::lease::{LeaseBugs, Timing};
 use volwright_controller::decide::ledger::Bugs;
+use volwright_controller::decide::{Rules, expand};
 use volwright_controller::engine::clock::Clock;
 use volwright_controller::engine::events::Events;
 use volwright_controller::engine::health::{Health, observed};
@@ -29,10 +29,10 @@ use super::link::{Link, path_of};
 use super::process::Process;
 use super::storage::Storage;
 use super::story::Story;
-use super::watchtower::Watchtower;
+use super::watchtower::{Watchtower, bytes};
 use crate::apiserver::cluster;
 use crate::apiserver::{ApiServer, Options as ServerOptions};
-use crate::memory::StoredVolume;
+use crate::memory::{LARGEST, StoredVolume};
 use crate::{Memory, Store};
 
 /// Where the provisioner lives.
@@ -233,7 +233,7 @@ impl World {
         for node in ["node-a", "node-b"] {
             self.made(api.create("nodes", node_named(node)));
         }
-        for class in CLASSES {
+        for class in CLASSES.into_iter().chain(FIXED_CLASSES) {
             self.made(api.create("storageclasses", class.object()));
         }
     }
@@ -566,6 +566,7 @@ impl World {
             let mut found = Vec::new();
             self.look_at_claims(number, &mut found);
             self.look_at_volumes(number, &mut found);
+            self.look_at_sizes(number, &mut found);
             unmet.extend(found.into_iter().map(|(invariant, what)| (invariant, number, what)));
         }
         let volumes = self.0.store.volumes();
@@ -611,6 +612,56 @@ impl World {
                 if there.is_none_or(|volume| volume.mark.as_ref().is_some_and(is_its_own)) {
                     unmet.push(("I6", format!("claim {name} is not bound")));
                 }
+            }
+        }
+    }
+
+    /// I12: what a claim has is what its PV promises and its volume holds, and all that it asks for where that can be.
+    fn look_at_sizes(&self, number: usize, unmet: &mut Vec<(&'static str, String)>) {
+        let (cluster, volumes) = (self.cluster(number), self.0.store.volumes());
+        for claim in cluster.api.list("persistentvolumeclaims", "").unwrap_or_default() {
+            let name = text(&claim, "/metadata/name");
+            let Ok(pv) = cluster.api.get("persistentvolumes", "", text(&claim, "/spec/volumeName")) else {
+                continue;
+            };
+            let excused = [name, text(&claim, "/metadata/uid"), text(&pv, "/metadata/name")];
+            let is_going = |object: &Value| object.pointer("/metadata/deletionTimestamp").is_some();
+            let is_bound = text(&claim, "/status/phase") == "Bound"
+                && text(&pv, "/spec/claimRef/uid") == text(&claim, "/metadata/uid");
+            let fixed =
+                FIXED_CLASSES.iter().any(|class| class.name == text(&claim, "/spec/storageClassName"));
+            let volume = path_of(&pv).and_then(|path| volumes.get(path)).filter(|volume| {
+                volume.mark.as_ref().is_some_and(|mark| mark.pv_name.as_str() == text(&pv, "/metadata/name"))
+            });
+            let Some(volume) = volume else { continue };
+            if excused.iter().any(|name| cluster.tower.is_excused(name))
+                || is_going(&claim)
+                || is_going(&pv)
+                || !is_bound
+                || fixed
+            {
+                continue;
+            }
+            let asks = bytes(&claim, "/spec/resources/requests/storage");
+            let has = bytes(&claim, "/status/capacity/storage");
+            let promise = bytes(&pv, "/spec/capacity/storage");
+            let progress = text(&claim, "/status/allocatedResourceStatuses/storage");
+            let is_met = match progress {
+                "" => asks <= has && has == promise && claim.pointer("/status/conditions").is_none(),
+                // An earlier growth may have been cut off between PV and claim; it is told with the next that can be.
+                expand::INFEASIBLE => asks > LARGEST && has <= promise,
+                expand::NODE_PENDING => asks <= promise && has <= promise && is_csi(&pv),
+                _ => false,
+            };
+            if !is_met || promise > volume.size {
+                unmet.push((
+                    "I12",
+                    format!(
+                        "claim {name} asks for {asks} and has {has} ({progress:?}), its PV promises {promise}, its volume \
+                         has {}: {}",
+                        volume.size, claim["status"]
+                    ),
+                ));
             }
         }
     }
@@ -714,6 +765,10 @@ impl World {
     }
 }
 
+fn is_csi(pv: &Value) -> bool {
+    pv.pointer("/spec/csi").is_some()
+}
+
 /// A node of this name.
 pub fn node_named(name: &str) -> Value {
     json!({ "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } } })
@@ -768,12 +823,24 @@ pub const CLASSES: [SimClass; 7] = [
     SimClass { name: "csi", retain: false, late: false, parameters: &[("shape", "csi")] },
 ];
 
+/// Classes whose volumes do not grow, or not by us.
+pub const FIXED_CLASSES: [SimClass; 2] = [
+    SimClass { name: "fixed", retain: false, late: false, parameters: &[("resizer", "nobody")] },
+    SimClass {
+        name: "driven",
+        retain: false,
+        late: false,
+        parameters: &[("shape", "csi"), ("resizer", "driver")],
+    },
+];
+
 impl SimClass {
     /// As the API has it.
     pub fn object(&self) -> Value {
         json!({
             "metadata": { "name": self.name },
             "provisioner": PROVISIONER,
+            "allowVolumeExpansion": true,
             "reclaimPolicy": if self.retain { "Retain" } else { "Delete" },
             "volumeBindingMode": if self.late { "WaitForFirstConsumer" } else { "Immediate" },
             "parameters": self.parameters.iter().copied().collect::<BTreeMap<_, _>>(),

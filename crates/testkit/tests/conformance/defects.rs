@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::task::yield_now;
 use volwright_provisioner::{
-    AccessMode, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, MarkState, Observed,
-    Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result, SharedContext,
-    Topology, Until, VolumeSource,
+    AccessMode, Capabilities, Capacity, Check, Failure, Growth, InventoryItem, Key, Mark, MarkState,
+    Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
+    SharedContext, Topology, Until, VolumeSource,
 };
 
 /// What is wrong with the backend.
@@ -244,7 +244,7 @@ impl<P: Parameters> Provisioner for Shelf<P> {
 
     fn capabilities(&self, _: &P) -> Result<Capabilities> {
         let modes = Capabilities::filesystem(&AccessMode::ALL);
-        Ok(Capabilities { expand: true, trash: true, sees_contents: true, ..modes })
+        Ok(Capabilities { expand: Growth::Ours, trash: true, sees_contents: true, ..modes })
     }
 
     fn source(&self, handle: &Handle) -> VolumeSource {

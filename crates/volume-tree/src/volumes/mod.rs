@@ -2,6 +2,7 @@
 
 mod create; // provision
 mod empty; // a directory of any size and depth made empty
+mod expand; // more room
 mod list; // inventory
 mod observe; // what is there
 mod parents; // directories above volumes

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use volwright_provisioner::{Class, Mark, MarkState, Provisioner};
 
 pub(super) async fn expand_grows<F: Fixture>(bench: &Bench<F>) -> Checked {
-    if !bench.offered()?.expand {
+    if !bench.offered()?.expand.is_ours() {
         return not_offered("expand");
     }
     let (request, handle) = bench.published().await?;
@@ -34,7 +34,7 @@ pub(super) async fn expand_grows<F: Fixture>(bench: &Bench<F>) -> Checked {
 }
 
 pub(super) async fn expand_never_shrinks<F: Fixture>(bench: &Bench<F>) -> Checked {
-    if !bench.offered()?.expand {
+    if !bench.offered()?.expand.is_ours() {
         return not_offered("expand");
     }
     let (request, handle) = bench.published().await?;
@@ -53,7 +53,7 @@ pub(super) async fn expand_never_shrinks<F: Fixture>(bench: &Bench<F>) -> Checke
 }
 
 pub(super) async fn expand_other_owner<F: Fixture>(bench: &Bench<F>) -> Checked {
-    if !bench.offered()?.expand {
+    if !bench.offered()?.expand.is_ours() {
         return not_offered("expand");
     }
     let (request, handle) = bench.published().await?;
