@@ -78,11 +78,21 @@ pub enum Rule {
     RetainMarked,
     /// Marks bear the epoch of the leader that writes them.
     EpochInMark,
+    /// Nothing leaves the trash before its time.
+    TrashTime,
+    /// Nothing leaves the trash while our clock is not the API server's.
+    TrashClock,
+    /// Nothing of another installation's leaves the trash.
+    TrashOurs,
+    /// Nothing leaves the trash while a PV of its name is there.
+    TrashUnnamed,
+    /// A volume is not restored while a PV of its name is there: its delete would find it.
+    RestoreParted,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 40] = [
         Self::ClaimGone,
         Self::NoClaimNamesIt,
         Self::SameVolume,
@@ -118,6 +128,11 @@ impl Rule {
         Self::RelistDrops,
         Self::RetainMarked,
         Self::EpochInMark,
+        Self::TrashTime,
+        Self::TrashClock,
+        Self::TrashOurs,
+        Self::TrashUnnamed,
+        Self::RestoreParted,
     ];
 }
 

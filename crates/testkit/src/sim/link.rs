@@ -72,6 +72,9 @@ impl Asked {
             _ => "delete",
         };
         let own = |text: &str| text.to_owned();
+        if path == "/version" {
+            return Self { verb: "get", resource: own("version"), namespace: own(""), name: own("") };
+        }
         Self { verb, resource: own(resource), namespace: own(namespace), name: own(name) }
     }
 
@@ -93,7 +96,7 @@ impl Asked {
             "watch" "storageclasses", "watch" "leases", "create" "persistentvolumes", "create" "leases",
             "create" "configmaps", "create" "events", "update" "leases", "update" "configmaps",
             "patch" "persistentvolumes", "patch" "persistentvolumeclaims", "patch" "events",
-            "patch" "configmaps", "delete" "persistentvolumes",
+            "patch" "configmaps", "delete" "persistentvolumes", "get" "version", "delete" "configmaps",
         ]
     }
 

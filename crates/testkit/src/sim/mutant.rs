@@ -54,6 +54,13 @@ impl Mutant {
             }
             Self::Journal(_) | Self::Without(Rule::VanishedCompared) => &["leaders", "crashes", "everything"],
             Self::Without(Rule::StopAfterRestore) => &["restore"],
+            Self::Without(
+                Rule::TrashTime
+                | Rule::TrashClock
+                | Rule::TrashOurs
+                | Rule::TrashUnnamed
+                | Rule::RestoreParted,
+            ) => &["trash"],
             Self::Without(Rule::Doubt | Rule::UntilFinal | Rule::Unused) => &["storage", "everything"],
             Self::Without(Rule::IntentFirst | Rule::IntentStays | Rule::UndoRecorded) => {
                 &["crashes", "leaders", "storage", "everything"]
@@ -91,7 +98,7 @@ impl Mutant {
 }
 
 /// Rules that the simulation misses when they are switched off.
-const NOTICED: [Rule; 22] = [
+const NOTICED: [Rule; 27] = [
     Rule::NoClaimNamesIt,
     Rule::PolicyDelete,
     Rule::NoAlias,
@@ -114,6 +121,11 @@ const NOTICED: [Rule; 22] = [
     Rule::Sweep,
     Rule::OrphanReported,
     Rule::RetainMarked,
+    Rule::TrashTime,
+    Rule::TrashClock,
+    Rule::TrashOurs,
+    Rule::TrashUnnamed,
+    Rule::RestoreParted,
 ];
 
 impl fmt::Display for Mutant {
