@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{self, Command};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use volwright_provisioner::*;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -69,13 +69,16 @@ fn kept(why: &str) -> Failure {
 
 type Work<T> = Box<dyn FnOnce(&Path) -> Result<T> + Send>;
 
-pub struct Btrfs(Args, Arc<Mutex<()>>);
+/// Work that was cut off goes on, whatever becomes of who asked for it: one thing at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+pub struct Btrfs(Args);
 
 impl Btrfs {
     async fn at<T: Send + 'static>(&self, handle: &Handle, work: Work<T>) -> Result<T> {
-        let (top, lock, handle) = (self.0.path.clone(), Arc::clone(&self.1), handle.clone());
+        let (top, handle) = (self.0.path.clone(), handle.clone());
         let task = tokio::task::spawn_blocking(move || {
-            let _alone = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
             let lost =
                 |why: String| Failure::unavailable("the root is not there; is it mounted?").caused_by(why);
             let root = File::open(&top).map_err(|e| lost(e.to_string()))?;
@@ -106,7 +109,7 @@ impl Provisioner for Btrfs {
     }
 
     async fn connect(args: Args, _: SharedContext) -> Result<Self> {
-        Ok(Self(args, Arc::default()))
+        Ok(Self(args))
     }
 
     fn capabilities(&self, _: &Parameters) -> Result<Capabilities> {

@@ -18,10 +18,11 @@ use self::access::{Flags, INSTALLATION_FLAG, look_at_access};
 use crate::backend::{Backend, Typed};
 use crate::cli::{ClusterArgs, LeaseArgs, RunError};
 use crate::client::{Clients, chain, describe};
+use crate::decide::budget::budget;
 use crate::decide::claim::on_delete;
 use crate::decide::{ClassView, Identity};
 use crate::engine::context::{EngineContext, fetch_installation, fetch_node};
-use crate::names::{CLAIMS_CHECK, VOLUMES_CHECK};
+use crate::names::{CLAIMS_CHECK, CLASSES_CHECK, VOLUMES_CHECK};
 use crate::objects::Class;
 use clap::ValueEnum;
 use kube::api::{Api, ListParams};
@@ -90,7 +91,7 @@ pub const CHECKS: [&str; 10] = [
     "installation",
     "node",
     "backend",
-    "classes",
+    CLASSES_CHECK,
     CLAIMS_CHECK,
     VOLUMES_CHECK,
 ];
@@ -216,7 +217,7 @@ pub async fn examine<P: Provisioner>(
     if let Some(backend) = &backend {
         look_at_backend(&mut report, &**backend).await;
     }
-    report.begin("classes");
+    report.begin(CLASSES_CHECK);
     let classes = look_at_classes(&mut report, client, &names, backend.as_deref()).await;
     let node = match placement {
         Placement::PerNode { node } => Some(node),
@@ -367,6 +368,10 @@ fn look_at_class(report: &mut Report, class: &ClassView, backend: Option<&dyn Ba
         );
         return;
     };
+    // An annotation can be changed.
+    if let Err(text) = budget(class) {
+        report.fail(subject.clone(), text);
+    }
     // All at once: a class cannot be changed, only made anew.
     let mut problems = backend.parameter_problems(&class.parameters);
     problems.extend(on_delete(class).err());

@@ -44,6 +44,8 @@ pub const JOURNAL_COMMITS: &str = "volwright.io/journal-commits";
 pub const JOURNAL_SHARDS: &str = "volwright.io/journal-shards";
 /// On the journal's first ConfigMap: why nothing is deleted. An operator takes it off to acknowledge.
 pub const DELETES_STOPPED: &str = "volwright.io/deletes-stopped";
+/// On a StorageClass: how many bytes its volumes may be promised together, such as `500Gi`; for node agents on each node.
+pub const CAPACITY_BUDGET: &str = "volwright.io/capacity-budget";
 /// Kubernetes' own label for what made an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Class parameter that the engine itself reads.
@@ -59,6 +61,8 @@ pub const TRASH_REQUEST: &str = "request";
 
 /// The check of `doctor` that a Warning on a claim names.
 pub const CLAIMS_CHECK: &str = "claims";
+/// The check of `doctor` that a Warning on a class names.
+pub const CLASSES_CHECK: &str = "classes";
 /// The check of `doctor` that a Warning on a PV names.
 pub const VOLUMES_CHECK: &str = "volumes";
 

@@ -236,6 +236,7 @@ impl Class {
                 .map_or(ReclaimPolicy::Delete, ReclaimPolicy::parse),
             late_binding: self.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
             mount_options: self.mount_options.clone(),
+            budget: self.metadata.annotations.as_ref().and_then(|a| a.get(names::CAPACITY_BUDGET)).cloned(),
         }
     }
 }

@@ -221,7 +221,7 @@ impl Provisioner for LocalPath {
             outcome: self.topology().map(|t| format!("{t:?}")).map_err(|failure| failure.to_string()),
         }];
         for root in &self.roots {
-            checks.extend(check_root(root).await);
+            checks.extend(check_root(root, self.context.as_ref()).await);
         }
         checks
     }

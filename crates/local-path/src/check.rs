@@ -2,17 +2,19 @@
 
 use crate::root::Root;
 use std::path::Path;
-use volwright_provisioner::{Check, Failure, Result, format_bytes};
+use volwright_provisioner::{Check, Context, Failure, Result, format_bytes};
 use volwright_volume_tree::{LocalTree, Look, Tree, look};
 
 /// What can be said of one root. Changes nothing, and takes no lock.
-pub(crate) async fn check_root(root: &std::sync::Arc<Root>) -> Vec<Check> {
+pub(crate) async fn check_root(root: &std::sync::Arc<Root>, context: &dyn Context) -> Vec<Check> {
     let shared = std::sync::Arc::clone(root);
-    let lines = root.run(move || async move { Ok(lines(&shared).await) }).await;
+    // A bare mount point looks like a root that never had a volume; the PVs tell them apart.
+    let known = root.is_unknown(context).await;
+    let lines = root.run(move || async move { Ok(lines(&shared, known).await) }).await;
     lines.unwrap_or_else(|failure| vec![line(root.path(), "", Err(failure.to_string()))])
 }
 
-async fn lines(root: &Root) -> Vec<Check> {
+async fn lines(root: &Root, known: Result<()>) -> Vec<Check> {
     let path = root.path();
     let tree = match LocalTree::open(Path::new(path), root.options()) {
         Ok(tree) => tree,
@@ -21,7 +23,7 @@ async fn lines(root: &Root) -> Vec<Check> {
     let opened = if root.options().require_mount { "a mounted file system" } else { "a directory" };
     vec![
         line(path, "", Ok(opened.to_owned())),
-        line(path, ", identity", identity(&tree).await.map_err(|failure| failure.to_string())),
+        line(path, ", identity", identity(&tree, known).await.map_err(|failure| failure.to_string())),
         line(path, ", access", access(&tree)),
         line(path, ", free space", space(&tree).await),
     ]
@@ -31,10 +33,10 @@ fn line(path: &str, part: &str, outcome: Result<String, String>) -> Check {
     Check { subject: format!("root {path}{part}"), outcome }
 }
 
-async fn identity(tree: &LocalTree) -> Result<String> {
+async fn identity(tree: &LocalTree, known: Result<()>) -> Result<String> {
     match look(tree).await? {
         Look::Shown(id) => Ok(id.to_string()),
-        Look::Fresh => Ok("none yet; the first claim makes it, unless PVs name volumes here".to_owned()),
+        Look::Fresh => known.map(|()| "none yet; the first claim makes it".to_owned()),
         Look::Lost => Err(Failure::unavailable(
             "it has records, but no identity: restore .volwright/root.json with the rootId from the annotation \
              volwright.io/handle of one of its PVs, or start the agent with --init-root",

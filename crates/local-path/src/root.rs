@@ -122,7 +122,7 @@ impl Root {
     }
 
     /// No PV of ours names a volume on it.
-    async fn is_unknown(&self, context: &dyn Context) -> Result<()> {
+    pub(crate) async fn is_unknown(&self, context: &dyn Context) -> Result<()> {
         let known = context.our_volumes().await?;
         if known.iter().any(|source| self.holds(source)) {
             return Err(lost("PVs name volumes on it, but it shows no identity"));

@@ -343,3 +343,29 @@ async fn an_uninstall_for_good_takes_the_finalizers_off_and_touches_no_data() {
     accident.begin();
     accident.until("the finalizer is back with the provisioner", held).await;
 }
+
+#[tokio::test]
+async fn a_class_whose_budget_is_spent_says_so_before_and_then_and_serves_again_when_it_is_raised() {
+    let mut accident = Accident::new();
+    let with = |budget: &str| json!({ "metadata": { "name": "scarce", "annotations": { (names::CAPACITY_BUDGET): budget } } });
+    accident.class("scarce", &with("1Gi"));
+    accident.begin();
+    let first = accident.claim("first", "scarce", &json!({}));
+    let is_bound = |uid: &str| {
+        let name = format!("pvc-{uid}");
+        move |server: &ApiServer| {
+            server.get("persistentvolumes", "", &name).is_ok_and(|pv| pv["status"]["phase"] == "Bound")
+        }
+    };
+    accident.until("the first is bound", is_bound(&first)).await;
+    let class = accident.server.get("storageclasses", "", "scarce").expect("the class");
+    accident.warned(class["metadata"]["uid"].as_str().unwrap_or_default(), "0 are left", "classes").await;
+    let second = accident.claim("second", "scarce", &json!({}));
+    let text = "1Gi are promised to 1 volumes, and 1Gi are asked for; delete volumes of the class, or raise the annotation";
+    accident.warned(&second, text, "claims").await;
+    accident.server.patch("storageclasses", "", "scarce", &with("2Gi")).expect("the budget is raised");
+    accident.until("the second is bound", is_bound(&second)).await;
+    accident.server.patch("storageclasses", "", "scarce", &with("some")).expect("a slip");
+    let report = accident.doctor().await;
+    says(finding(&report, "storage class scarce"), Status::Fail, "\"some\", which is no size", "");
+}

@@ -88,6 +88,7 @@ fn class() -> ClassView {
         reclaim_policy: ReclaimPolicy::Delete,
         late_binding: false,
         mount_options: Vec::new(),
+        budget: None,
     }
 }
 

@@ -1,10 +1,11 @@
 //! What to do, as pure functions over plain data: no I/O, clock, client, randomness or `async`.
 //!
-//! [`claim`] answers for a claim, [`volume`] for a PV, [`settle`] for an intent whose claim went another way, [`retry`]
+//! [`claim`] answers for a claim, [`budget`] for what its class may promise, [`volume`] for a PV, [`settle`] for an intent whose claim went another way, [`retry`]
 //! for a failure, [`trash`] for what is in the trash, [`ledger`] for what the journal writes next, [`sweep`] for what is on the storage alone; [`lease`] says who
 //! leads, [`rivals`] whether another installation does. The engine's shell obeys. Each safety rule has a name in [`Rule`]; a
 //! test build can switch one off ([`Rules`]) to show that its test fails without it.
 
+pub mod budget; // how much a class may promise
 pub mod claim; // claims: whose, when, on what terms
 pub mod lease; // who leads
 pub mod ledger; // the durable journal: what is written next, what an answer means

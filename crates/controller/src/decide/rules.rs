@@ -56,6 +56,10 @@ pub enum Rule {
     FinalizerLast,
     /// A PV of that name that was there before is compared by its volume.
     ConflictCompared,
+    /// A class promises no more than its budget.
+    BudgetKept,
+    /// A promise counts from the moment it is given, before a PV or an intent shows it.
+    PromiseCounts,
     /// `provisioned-by` is on the PV from its creation.
     ProvisionedBy,
     /// A delete has ended only when the backend says so.
@@ -92,7 +96,7 @@ pub enum Rule {
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 40] = [
+    pub const ALL: [Self; 42] = [
         Self::ClaimGone,
         Self::NoClaimNamesIt,
         Self::SameVolume,
@@ -133,6 +137,8 @@ impl Rule {
         Self::TrashOurs,
         Self::TrashUnnamed,
         Self::RestoreParted,
+        Self::BudgetKept,
+        Self::PromiseCounts,
     ];
 }
 

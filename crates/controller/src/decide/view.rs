@@ -96,6 +96,8 @@ pub struct ClassView {
     pub late_binding: bool,
     /// `mountOptions`
     pub mount_options: Vec<String>,
+    /// Annotation `volwright.io/capacity-budget`, unread.
+    pub budget: Option<String>,
 }
 
 /// `persistentVolumeReclaimPolicy`

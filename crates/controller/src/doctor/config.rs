@@ -4,6 +4,7 @@ use crate::backend::problems_of_class;
 use crate::cli::RunOptions;
 use crate::client::chain;
 use crate::decide::ClassView;
+use crate::decide::budget::budget;
 use crate::decide::claim::on_delete;
 use crate::objects::Class;
 use serde::Deserialize;
@@ -75,6 +76,7 @@ fn look_at_class<P: Provisioner>(report: &mut Report, names: &[String], file: &s
     }
     let mut problems = problems_of_class::<P>(&class.parameters);
     problems.extend(on_delete(class).err());
+    problems.extend(budget(class).err());
     if problems.is_empty() {
         report.ok(subject, "its parameters are understood");
     } else {

@@ -11,15 +11,15 @@ use crate::decide::claim::{
     Route, Terms, Why, asks_no_agent, attributes_class, concerns_us, place, route, terms,
 };
 use crate::decide::settle::{Settle, settle};
-use crate::decide::{ClaimGlance, ClaimView, ClassView, Rule};
+use crate::decide::{ClaimGlance, ClaimView, ClassView, OnDelete, Rule};
 use crate::names;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 use volwright_provisioner::{
-    ClaimUid, Class, Failure, Mark, MarkState, NodeInfo, Observed, Progress, Provisioned, PvName, Request,
-    Result, Until, VolumeSource,
+    ClaimUid, Class, Failure, Mark, MarkState, NodeInfo, Observed, ParameterMap, Progress, Provisioned,
+    PvName, Request, Result, Until, VolumeSource,
 };
 
 use super::api::Created;
@@ -316,6 +316,22 @@ async fn planned(
     if shared.first_try(uid) {
         shared.tell(&subject, false, "Provisioning", ABOUT_CLAIM, text);
     }
+    shared.promise(uid, class, size)?;
+    let recorded = record(shared, claim, class, request, on_delete).await;
+    if recorded.is_err() && shared.journal.intent(uid).is_none() {
+        shared.promise_ended(uid);
+    }
+    recorded
+}
+
+/// Plans, and records the plan.
+async fn record(
+    shared: &Shared,
+    claim: &ClaimView,
+    class: &ClassView,
+    request: Request<ParameterMap>,
+    on_delete: OnDelete,
+) -> Result<Planned> {
     let handle = shared.backend_call("plan", shared.backend.plan(&request)).await?;
     attributes_class(claim, &source_of(shared, &handle)?).map_err(Failure::invalid)?;
     let intent = Intent {
@@ -461,6 +477,7 @@ async fn publish(
             shared.tell(&subject, false, "ProvisioningSucceeded", ABOUT_CLAIM, text);
             shared.forget_claim(uid);
             shared.just_published(uid);
+            shared.promise_made(uid, &intent.request.class_name, made.size);
             Ok(None)
         }
         // Compared by the volume, never by claimRef: a populator re-points it.
@@ -553,6 +570,10 @@ async fn abandon(shared: &Shared, uid: &ClaimUid, intent: Option<Arc<Intent>>) -
         }
     }
     shared.end_intent(uid).await?;
+    if !is_carried {
+        shared.promise_ended(uid);
+        shared.room_came_free(&intent.request.class_name);
+    }
     Ok(Flow::Parked)
 }
 

@@ -1,15 +1,17 @@
 //! Whom an event is about, and the actions it can name.
 
-use crate::decide::{ClaimView, VolumeView};
+use crate::decide::{ClaimView, ClassView, VolumeView};
 use k8s_openapi::api::core::v1::ObjectReference;
 use std::fmt;
 
 /// `action` of events on claims.
 pub const ABOUT_CLAIM: &str = "Provision";
+/// `action` of events on classes.
+pub const ABOUT_CLASS: &str = "Promise";
 /// `action` of events on PVs.
 pub const ABOUT_VOLUME: &str = "Delete";
 
-/// A claim or a PV as the target of events; displays as logs name it.
+/// A claim, a class or a PV as the target of events; displays as logs name it.
 #[derive(Debug, Clone)]
 pub struct Subject(ObjectReference);
 
@@ -28,6 +30,17 @@ impl Subject {
             namespace: Some(namespace.to_owned()),
             name: Some(name.to_owned()),
             uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        })
+    }
+
+    /// A class.
+    pub fn class(class: &ClassView) -> Self {
+        Self(ObjectReference {
+            api_version: Some("storage.k8s.io/v1".to_owned()),
+            kind: Some("StorageClass".to_owned()),
+            name: Some(class.name.clone()),
+            uid: Some(class.uid.clone()),
             ..ObjectReference::default()
         })
     }

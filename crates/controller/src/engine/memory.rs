@@ -9,6 +9,7 @@ use tracing::error;
 use volwright_provisioner::{ClaimUid, NodeInfo, Result};
 
 use super::Shared;
+use super::budget::Promises;
 use super::world::OurVolume;
 
 /// An agent's own node is read again after this long: labels change seldom, and a node made anew under the same name
@@ -26,6 +27,8 @@ pub(super) struct Memory {
     reschedules: BTreeMap<ClaimUid, (String, Instant)>,
     /// Claims of which a call to make a volume was given up, and until when it may still take effect.
     doubts: BTreeMap<ClaimUid, Instant>,
+    /// Promised out of a class's budget, where neither PV nor intent shows it.
+    pub(super) promises: Promises,
     /// PVs (by uid) that we let go without their data, told of, and that the watch still shows.
     pub(super) let_go: BTreeSet<String>,
     /// PVs with a policy that keeps the data, gone by another's hand: their data is to be marked.
@@ -42,6 +45,7 @@ impl Memory {
             ("published", self.published.len()),
             ("reschedules", self.reschedules.len()),
             ("doubts", self.doubts.len()),
+            ("promises", self.promises.len()),
             ("let go", self.let_go.len()),
             ("parted", self.parted.len()),
         ])
@@ -123,7 +127,9 @@ impl Shared {
 
     /// The watch has shown the PV of a claim, or it has gone.
     pub(super) fn publication_seen(&self, uid: &ClaimUid) {
-        self.memory().published.remove(uid);
+        let mut memory = self.memory();
+        memory.published.remove(uid);
+        memory.promises.made_is_shown(uid);
     }
 
     pub(super) fn reschedule_at(&self, claim: &ClaimView, at: Instant) {

@@ -90,6 +90,10 @@ pub enum Metric {
     WatchRestarts,
     /// Labels: reason.
     ClaimsRefused,
+    /// Labels: class.
+    BudgetBytes,
+    /// Labels: class.
+    PromisedBytes,
     /// No labels.
     Ready,
     /// Labels: version, backend.
@@ -98,7 +102,7 @@ pub enum Metric {
 
 impl Metric {
     /// Every metric there is, for documents and dashboards that are checked against it.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Provisioned,
         Self::ProvisionFailed,
         Self::ProvisionSeconds,
@@ -116,6 +120,8 @@ impl Metric {
         Self::Events,
         Self::WatchRestarts,
         Self::ClaimsRefused,
+        Self::BudgetBytes,
+        Self::PromisedBytes,
         Self::Ready,
         Self::BuildInfo,
     ];
@@ -134,7 +140,11 @@ impl Metric {
     pub const fn labels(self) -> &'static [&'static str] {
         match self {
             Self::Provisioned | Self::ProvisionFailed | Self::ProvisionSeconds => &["class", "source"],
-            Self::Deleted | Self::DeleteFailed | Self::DeleteSeconds => &["class"],
+            Self::Deleted
+            | Self::DeleteFailed
+            | Self::DeleteSeconds
+            | Self::BudgetBytes
+            | Self::PromisedBytes => &["class"],
             Self::QueueDepth | Self::QueueWaitSeconds => &["queue"],
             Self::Intents => &["kind"],
             Self::BackendCallSeconds => &["operation", "outcome"],
@@ -198,6 +208,14 @@ impl Metric {
             Self::ClaimsRefused => {
                 ("volwright_claims_refused_total", "Claims that cannot be served as they are, by reason.")
             }
+            Self::BudgetBytes => (
+                "volwright_class_budget_bytes",
+                "What a storage class may promise in all, where it has a budget.",
+            ),
+            Self::PromisedBytes => (
+                "volwright_class_promised_bytes",
+                "What a storage class with a budget has promised: its volumes, whatever their phase, and those being made.",
+            ),
             Self::Ready => ("volwright_ready", "1 while /readyz says yes."),
             Self::BuildInfo => ("volwright_build_info", "Always 1; the labels say what runs."),
         }
@@ -226,6 +244,8 @@ pub struct Metrics {
     events: IntCounterVec,
     watch_restarts: IntCounterVec,
     claims_refused: IntCounterVec,
+    budget: IntGaugeVec,
+    promised: IntGaugeVec,
     ready: IntGauge,
     build_info: IntGaugeVec,
 }
@@ -278,6 +298,8 @@ impl Metrics {
             events: counter(Metric::Events)?,
             watch_restarts: counter(Metric::WatchRestarts)?,
             claims_refused: counter(Metric::ClaimsRefused)?,
+            budget: gauge(Metric::BudgetBytes)?,
+            promised: gauge(Metric::PromisedBytes)?,
             ready: plain(Metric::Ready)?,
             build_info: gauge(Metric::BuildInfo)?,
             registry,
@@ -384,6 +406,21 @@ impl Metrics {
         self.claims_refused.with_label_values(&[reason]).inc();
     }
 
+    /// What a class may promise in all, and what it has promised, in bytes.
+    pub fn budget(&self, class: &str, budget: u64, promised: u64) {
+        let class = self.class(class);
+        let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.budget.with_label_values(&[class]).set(gauge(budget));
+        self.promised.with_label_values(&[class]).set(gauge(promised));
+    }
+
+    /// The class has no budget (any more).
+    pub fn no_budget(&self, class: &str) {
+        // Mostly it had none before, which is no error.
+        self.budget.remove_label_values(&[class]).ok();
+        self.promised.remove_label_values(&[class]).ok();
+    }
+
     /// What `/readyz` says.
     pub fn ready(&self, ready: bool) {
         self.ready.set(i64::from(ready));
@@ -481,6 +518,7 @@ mod tests {
         metrics.orphans(1);
         metrics.api_call("create", "persistentvolumes", "ok");
         metrics.claim_refused("selector");
+        metrics.budget("a", 2, 1);
         metrics.ready(true);
         let text = metrics.render();
         for metric in Metric::ALL {

@@ -4,6 +4,7 @@
 //! Invariant: on one claim or PV at most one task works at a time, and on overlapping data too (`locks`).
 
 mod api; // calls to the API server: deadline, count, class
+mod budget; // what classes have promised
 mod claim; // a claim's way
 pub mod clock; // time that two processes share
 pub mod context; // what backends may ask for

@@ -4,11 +4,13 @@ use crate::backend::Envelope;
 use crate::client::chain;
 use crate::decide::Rule;
 use crate::decide::retry::Backoff;
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 use tracing::{info, warn};
-use volwright_provisioner::{Class, InventoryItem, Result};
+use volwright_provisioner::{ClaimUid, Class, Failure, InventoryItem, Result};
 
+use super::happening::{ABOUT_CLAIM, Subject};
 use super::health::WATCHES;
 use super::journal::recovered;
 use super::report::jittered;
@@ -24,10 +26,33 @@ pub(super) async fn begin(shared: &Shared) {
     if synced.wait_for(|seen| WATCHES.iter().all(|watch| seen.contains(watch))).await.is_err() {
         std::future::pending::<()>().await;
     }
-    until_done("the journal cannot be begun", || raise(shared)).await;
+    let mut told = BTreeSet::new();
+    until_done(
+        "the journal cannot be begun",
+        || raise(shared),
+        |failure, failures| {
+            if failures >= WORTH_TELLING {
+                tell_waiting(shared, failure, &mut told);
+            }
+        },
+    )
+    .await;
     // What the watches show is new in any case.
-    until_done(HISTORY, || compare(shared)).await;
+    until_done(HISTORY, || compare(shared), |_, _| ()).await;
 }
+
+/// A claim that waits while nothing can begin would never hear why: it is not looked at.
+fn tell_waiting(shared: &Shared, failure: &Failure, told: &mut BTreeSet<ClaimUid>) {
+    for uid in shared.world.waiting_claims(&shared.identity) {
+        let Some(claim) = shared.world.claim(&uid).filter(|_| told.insert(uid.clone())) else { continue };
+        let subject = Subject::of_claim(&claim.glance.namespace, &claim.glance.name, uid.as_str());
+        let text = format!("The provisioner cannot begin: {}", failure.message());
+        shared.tell(&subject, true, "ProvisioningFailed", ABOUT_CLAIM, text);
+    }
+}
+
+/// Failures in a row: what passes by itself within a second or two is nobody's business.
+const WORTH_TELLING: u32 = 3;
 
 const HISTORY: &str = "the API server's history cannot be compared";
 
@@ -40,7 +65,7 @@ pub(super) async fn until_time_goes_back(shared: &Shared) {
             () = shared.history.wait() => {}
             () = shared.leadership.may_have_gone_back() => {}
         }
-        if until_done(HISTORY, || compare(shared)).await {
+        if until_done(HISTORY, || compare(shared), |_, _| ()).await {
             return;
         }
     }
@@ -125,7 +150,11 @@ async fn compare(shared: &Shared) -> Result<bool> {
 }
 
 /// Tries until it succeeds.
-async fn until_done<T, F: Future<Output = Result<T>>>(what: &'static str, mut step: impl FnMut() -> F) -> T {
+async fn until_done<T, F: Future<Output = Result<T>>>(
+    what: &'static str,
+    mut step: impl FnMut() -> F,
+    mut failed: impl FnMut(&Failure, u32),
+) -> T {
     let mut failures = 0;
     loop {
         let failure = match step().await {
@@ -134,6 +163,7 @@ async fn until_done<T, F: Future<Output = Result<T>>>(what: &'static str, mut st
         };
         failures += 1;
         warn!(what, attempt = failures, error = %chain(&failure), "Cannot go on yet, will try again.");
+        failed(&failure, failures);
         tokio::time::sleep(jittered(AGAIN.delay(failures))).await;
     }
 }

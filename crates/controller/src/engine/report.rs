@@ -4,13 +4,13 @@
 use crate::client::chain;
 use crate::decide::ClaimView;
 use crate::decide::retry::{Next, next};
-use crate::names::{CLAIMS_CHECK, VOLUMES_CHECK};
+use crate::names::{CLAIMS_CHECK, CLASSES_CHECK, VOLUMES_CHECK};
 use std::time::Duration;
 use tracing::warn;
 use volwright_provisioner::{ClaimUid, Class, Failure, Until};
 
 use super::events::{Happening, NOTE_LIMIT};
-use super::happening::{ABOUT_CLAIM, ABOUT_VOLUME, Subject};
+use super::happening::{ABOUT_CLAIM, ABOUT_CLASS, ABOUT_VOLUME, Subject};
 use super::{Flow, Shared};
 
 /// Up to a fifth more: many that failed together do not come back together.
@@ -146,7 +146,11 @@ impl Shared {
 
 /// A Warning says where to read on, unless that would push its own words out of the event.
 fn with_check(note: String, action: &'static str) -> String {
-    let check = if action == ABOUT_VOLUME { VOLUMES_CHECK } else { CLAIMS_CHECK };
+    let check = match action {
+        ABOUT_VOLUME => VOLUMES_CHECK,
+        ABOUT_CLASS => CLASSES_CHECK,
+        _ => CLAIMS_CHECK,
+    };
     let longer = format!("{note} (doctor: {check})");
     if longer.len() <= NOTE_LIMIT { longer } else { note }
 }

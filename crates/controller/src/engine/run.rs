@@ -233,6 +233,7 @@ impl Engine {
             () = lost(&mut standing, term) => Ended::Lost,
             why = async {
                 prepare::begin(&shared).await;
+                shared.show_budgets();
                 work::start(&shared, spawner, &mut workers, &mut beside);
                 // Only now: what was wrong before is what reading the journal anew has mended.
                 let mut soundness = shared.journal.soundness();

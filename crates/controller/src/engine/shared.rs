@@ -135,6 +135,9 @@ impl Shared {
 
     /// A PV has left the watch. If somebody deleted one that keeps its data, that is recorded with the data.
     pub(super) fn volume_left(&self, name: &str, left: &CachedVolume) {
+        if let Some(ours) = &left.ours {
+            self.room_came_free(&ours.view.class);
+        }
         let let_go = self.memory().let_go.remove(&left.uid);
         let deletes = left.ours.as_ref().is_some_and(|ours| ours.view.policy == ReclaimPolicy::Delete);
         // It was deleted with its data, and nobody can have waited for that. (Looking costs a walk over all PVs.)
@@ -162,6 +165,7 @@ impl Shared {
 
     /// A class came or was made anew: its claims may wait for it.
     pub(super) fn class_changed(&self, name: &str) {
+        self.show_budget(name);
         for uid in self.world.waiting_claims_of(&self.identity, name) {
             self.claims.add(uid);
         }

@@ -32,6 +32,9 @@ use super::report::jittered;
 /// 200 small lists a second, which the API server answers from memory.
 const LOOK: Duration = Duration::from_secs(5);
 
+/// After a failed round: a right that is missing will not be there a moment later.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+
 /// A removal that takes longer goes on in the next round: requests are not to wait for it.
 const AT_ONCE: Duration = Duration::from_secs(30);
 
@@ -164,13 +167,17 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let mut due = Instant::now() + interval;
     let mut desk = Desk::default();
     loop {
+        let mut pause = LOOK.min(interval);
         match desk.round(&shared).await {
             Ok(()) => {}
             Err(failure) if failure.class() == Class::Invalid => {
                 debug!("This storage system cannot list what is on it, so it has no trash.");
                 return;
             }
-            Err(failure) => warn!(error = %chain(&failure), "The trash could not be looked after."),
+            Err(failure) => {
+                warn!(error = %chain(&failure), "The trash could not be looked after.");
+                pause = AFTER_FAILURE.min(interval);
+            }
         }
         if Instant::now() >= due {
             match expire(&shared).await {
@@ -182,7 +189,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
             shared.trash_changed.store(true, Ordering::Relaxed);
         }
-        tokio::time::sleep(jittered(LOOK.min(interval))).await;
+        tokio::time::sleep(jittered(pause)).await;
     }
 }
 

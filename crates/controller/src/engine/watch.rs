@@ -327,6 +327,7 @@ impl Table for Classes<'_> {
 
     fn drop(&self, name: &String) {
         self.0.world.drop_class(name);
+        self.0.show_budget(name);
     }
 
     fn known(&self) -> Vec<String> {

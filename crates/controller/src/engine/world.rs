@@ -248,6 +248,13 @@ impl World {
         read(&self.volumes).iter().filter(|(_, v)| v.ours.is_some()).map(|(name, _)| name.clone()).collect()
     }
 
+    /// Looks at each PV of ours.
+    pub fn each_of_ours(&self, mut look: impl FnMut(&OurVolume)) {
+        for ours in read(&self.volumes).values().filter_map(|volume| volume.ours.as_ref()) {
+            look(ours);
+        }
+    }
+
     /// Names of other PVs that name the same data, a parent or a child.
     pub fn aliases(&self, name: &str, keys: &[Key]) -> Vec<String> {
         let volumes = read(&self.volumes);

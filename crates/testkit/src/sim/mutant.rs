@@ -29,7 +29,7 @@ impl Mutant {
 
     /// Rules that the simulation does not miss: where one is switched off, another rule or the backend's own last look still
     /// holds. Tests of their own show what each stops by itself.
-    pub const SECOND_LINES: [Rule; 13] = [
+    pub const SECOND_LINES: [Rule; 15] = [
         Rule::ClaimGone,
         Rule::SameVolume,
         Rule::NotBound,
@@ -43,6 +43,9 @@ impl Mutant {
         Rule::UndoRecorded,
         Rule::RelistDrops,
         Rule::EpochInMark,
+        // No scenario has a class with a budget; `sim_budget` has.
+        Rule::BudgetKept,
+        Rule::PromiseCounts,
     ];
 
     /// Scenarios that show it, the quickest first.

@@ -141,7 +141,6 @@ const TRASHERS: &[(Deed, usize)] = &[
     (TrashEmpty, 1),
     (TrashFor, 2),
     (TrashRemake, 1),
-    (DeletePv, 1),
     (Retain, 1),
     (Delete, 1),
     (Use, 1),

@@ -742,7 +742,9 @@ impl Users {
                 world.tell(format_args!("user: {name} is answered: {}, {}", answer.done, answer.text));
                 let kinds = ["persistentvolumes", "persistentvolumeclaims"];
                 for (kind, manifest) in kinds.into_iter().zip(answer.manifests) {
-                    api.create(kind, manifest).ok();
+                    if api.create(kind, manifest).is_err() {
+                        break;
+                    }
                 }
                 break;
             }
