@@ -1,7 +1,7 @@
 //! The engine's side of a backend: [`Backend`] is `dyn`, so the engine compiles once and faults are decorators;
 //! [`Typed`] makes one of any [`Provisioner`].
 
-use crate::names::ON_DELETE_PARAMETER;
+use crate::names::{ON_DELETE_PARAMETER, TRASH_FOR_PARAMETER};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use volwright_provisioner::{
     BoxFuture, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, Observed, ParameterMap,
-    Progress, Provisioned, Provisioner, Request, Result, VolumeSource, parameter_problems, parse_parameters,
+    Progress, Provisioned, Provisioner, Request, Result, Trashed, VolumeSource, parameter_problems,
+    parse_parameters,
 };
 
 /// A handle as it is stored: who wrote it, in which version, and the backend's own JSON.
@@ -97,6 +98,22 @@ pub trait Backend: Send + Sync + 'static {
         mark: &'a Mark,
         size: u64,
     ) -> BoxFuture<'a, Result<Progress<u64>>>;
+    /// See [`Provisioner::trash`].
+    fn trash<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        trashed: &'a Trashed,
+    ) -> BoxFuture<'a, Result<Progress<Option<Trashed>>>>;
+    /// See [`Provisioner::restore`].
+    fn restore<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<Progress<()>>>;
+    /// See [`Provisioner::purge`].
+    fn purge<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        judged: &'a Trashed,
+    ) -> BoxFuture<'a, Result<Progress<()>>>;
     /// See [`Provisioner::inventory`].
     fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>>;
     /// See [`Provisioner::capacity`].
@@ -147,7 +164,7 @@ impl<P: Provisioner> Typed<P> {
 
     fn parameters(map: &ParameterMap) -> Result<P::Parameters> {
         parse_parameters(&without_engine_keys(map)).map_err(|error| {
-            let also = format!("{ON_DELETE_PARAMETER} is known for every class");
+            let also = format!("{ON_DELETE_PARAMETER} and {TRASH_FOR_PARAMETER} are known for every class");
             Failure::invalid(format!("the storage class's parameters are refused: {error}; {also}"))
         })
     }
@@ -171,7 +188,7 @@ pub fn problems_of_class<P: Provisioner>(parameters: &ParameterMap) -> Vec<Strin
 /// The engine's own keys are taken off before the backend sees the parameters.
 fn without_engine_keys(map: &ParameterMap) -> ParameterMap {
     map.iter()
-        .filter(|(key, _)| *key != ON_DELETE_PARAMETER)
+        .filter(|(key, _)| ![ON_DELETE_PARAMETER, TRASH_FOR_PARAMETER].contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect::<BTreeMap<_, _>>()
 }
@@ -261,6 +278,28 @@ impl<P: Provisioner> Backend for Typed<P> {
         Box::pin(async move { self.0.expand(&Self::open(handle)?, mark, size).await })
     }
 
+    fn trash<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        trashed: &'a Trashed,
+    ) -> BoxFuture<'a, Result<Progress<Option<Trashed>>>> {
+        Box::pin(async move { self.0.trash(&Self::open(handle)?, mark, trashed).await })
+    }
+
+    fn restore<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<Progress<()>>> {
+        Box::pin(async move { self.0.restore(&Self::open(handle)?, mark).await })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        judged: &'a Trashed,
+    ) -> BoxFuture<'a, Result<Progress<()>>> {
+        Box::pin(async move { self.0.purge(&Self::open(handle)?, mark, judged).await })
+    }
+
     fn inventory(&self) -> BoxFuture<'_, Result<Vec<InventoryItem<Envelope>>>> {
         Box::pin(async move {
             let items = self.0.inventory().await?;
@@ -268,7 +307,8 @@ impl<P: Provisioner> Backend for Typed<P> {
                 .into_iter()
                 .map(|item| {
                     let handle = Self::wrap(&item.handle)?;
-                    Ok(InventoryItem { handle, observed: item.observed, intent: item.intent })
+                    let InventoryItem { observed, intent, trashed, .. } = item;
+                    Ok(InventoryItem { handle, observed, intent, trashed })
                 })
                 .collect()
         })

@@ -6,10 +6,14 @@ mod release; // an uninstall for good
 mod run; // flags to engine
 #[cfg(test)]
 pub(crate) mod shelf; // a backend for tests
+mod trash; // what is in the trash, and requests about it
 
 pub use self::args::{ClusterArgs, EngineArgs, LeaseArgs, RunOptions};
 pub use self::release::{ReleaseArgs, release_finalizers};
 pub use self::run::{RunError, serve};
+pub use self::trash::{
+    CommonArgs as TrashCommonArgs, EmptyArgs, Format, ListArgs, RestoreArgs, TrashCommand, WaitArgs, trash,
+};
 pub use crate::logs::{LogArgs, LogFormat};
 
 use crate::client::{chain, connect};
@@ -62,6 +66,9 @@ enum Command<A: clap::Args> {
     /// Take the finalizers of this provisioner off its PVs, when it is uninstalled for good. No data is touched: each
     /// line says where it stays
     ReleaseFinalizers(Box<ReleaseCommand<A>>),
+    /// Look into the trash of classes with onDelete: trash, bring volumes back, or destroy them
+    #[command(subcommand)]
+    Trash(TrashCommand),
     /// Look at flags and storage classes without a cluster
     #[command(subcommand)]
     Config(ConfigCommand<A>),
@@ -148,6 +155,7 @@ pub fn main<P: Provisioner>() -> ExitCode {
         Command::Run(command) => &command.options.logs,
         Command::Doctor(command) => &command.logs,
         Command::ReleaseFinalizers(command) => &command.logs,
+        Command::Trash(command) => &command.common().logs,
         Command::Config(ConfigCommand::Check(command)) => &command.options.logs,
     });
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -165,6 +173,7 @@ pub fn main<P: Provisioner>() -> ExitCode {
             Command::Run(command) => run::<P>(*command).await.map(|()| ExitCode::SUCCESS),
             Command::Doctor(command) => diagnose::<P>(*command).await,
             Command::ReleaseFinalizers(command) => let_go::<P>(*command).await,
+            Command::Trash(command) => look_into_trash::<P>(&command).await,
             Command::Config(ConfigCommand::Check(command)) => check::<P>(&command),
         }
     });
@@ -221,6 +230,13 @@ async fn let_go<P: Provisioner>(command: ReleaseCommand<P::Args>) -> Result<Exit
     let clients = connect(cluster.kubeconfig.as_deref(), P::BACKEND).await?;
     let mut out = io::stdout().lock();
     let all = release_finalizers::<P>(&cluster, &lease, release, &backend, &clients, &mut out).await?;
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+async fn look_into_trash<P: Provisioner>(command: &TrashCommand) -> Result<ExitCode, RunError> {
+    let clients = connect(command.common().cluster.kubeconfig.as_deref(), P::BACKEND).await?;
+    let (mut out, mut notes) = (io::stdout().lock(), io::stderr().lock());
+    let all = trash(P::BACKEND, command, &clients, &mut out, &mut notes).await?;
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

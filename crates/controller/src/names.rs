@@ -21,6 +21,8 @@ pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer
 pub const HANDLE: &str = "volwright.io/handle";
 /// On a PV: what to do with the data, since the class may be gone by then.
 pub const ON_DELETE: &str = "volwright.io/on-delete";
+/// On a PV: how long its data stays in the trash, as its class said it.
+pub const TRASH_FOR: &str = "volwright.io/trash-for";
 /// On a PV of a node agent: [`node_hash`] of the node's name, so that an agent watches only its own.
 pub const NODE_LABEL: &str = "volwright.io/node";
 /// On a PV of a node agent: the node's full name, which the hash only abbreviates.
@@ -48,6 +50,14 @@ pub const CAPACITY_BUDGET: &str = "volwright.io/capacity-budget";
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Class parameter that the engine itself reads.
 pub const ON_DELETE_PARAMETER: &str = "onDelete";
+/// Class parameter that the engine itself reads: how long the trash keeps data.
+pub const TRASH_FOR_PARAMETER: &str = "trashFor";
+/// On a ConfigMap that lists what is in the trash, `list`; on an operator's request about it, `request`.
+pub const TRASH_LABEL: &str = "volwright.io/trash";
+/// Values of [`TRASH_LABEL`].
+pub const TRASH_LIST: &str = "list";
+/// See [`TRASH_LIST`].
+pub const TRASH_REQUEST: &str = "request";
 
 /// The check of `doctor` that a Warning on a claim names.
 pub const CLAIMS_CHECK: &str = "claims";
@@ -86,6 +96,14 @@ pub fn journal(provisioner: &str) -> String {
 /// Name of the journal's ConfigMap with this number. `journal` is as [`journal`] makes it.
 pub fn journal_shard(journal: &str, number: usize) -> String {
     format!("{journal}-{number}")
+}
+
+/// Name of the ConfigMap that lists the trash of a provisioner, or of its agent on `node`.
+pub fn trash_list(provisioner: &str, node: Option<&str>) -> String {
+    match node {
+        Some(node) => format!("{provisioner}-trash-{}", node_hash(node)),
+        None => format!("{provisioner}-trash"),
+    }
 }
 
 /// Name of the PV for a claim: the library's default.

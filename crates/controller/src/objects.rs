@@ -101,6 +101,7 @@ pub struct VolumeSpec {
     persistent_volume_reclaim_policy: String,
     storage_class_name: String,
     volume_mode: Option<String>,
+    mount_options: Vec<String>,
     claim_ref: Option<ClaimReference>,
     local: Option<PathSource>,
     host_path: Option<PathSource>,
@@ -282,6 +283,7 @@ impl Volume {
             provisioner: annotation(names::PROVISIONER),
             handle: annotation(names::HANDLE),
             on_delete: annotation(names::ON_DELETE),
+            trash_for: annotation(names::TRASH_FOR),
             owner: annotation(names::OWNER),
             node_label: self.metadata.labels.as_ref().and_then(|l| l.get(names::NODE_LABEL)).cloned(),
             node_name: annotation(names::NODE_NAME),
@@ -297,6 +299,7 @@ impl Volume {
             access_modes: spec.access_modes.clone(),
             class: spec.storage_class_name.clone(),
             block: spec.volume_mode.as_deref() == Some("Block"),
+            mount_options: spec.mount_options.clone(),
             topology: spec.topology(),
         }
     }

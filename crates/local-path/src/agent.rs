@@ -13,7 +13,7 @@ use tracing::warn;
 use volwright_provisioner::{
     AccessMode, Binding, Capabilities, Capacity, Check, Class, Failure, Growth, InventoryItem, Key, Mark,
     NodeInfo, Observed, Placement, Progress, Provisioned, Provisioner, Request, Result, SharedContext,
-    Topology, VolumeMode, VolumeSource,
+    Topology, Trashed, VolumeMode, VolumeSource,
 };
 use volwright_volume_tree::{LocalOptions, LocalTree, OpenError, Place, Volumes, Wanted};
 
@@ -84,6 +84,7 @@ impl Provisioner for LocalPath {
                 .to_vec(),
             expand: Growth::Ours,
             sees_contents: true,
+            trash: true,
             ..Capabilities::filesystem(&[])
         })
     }
@@ -165,6 +166,29 @@ impl Provisioner for LocalPath {
         root.run(move || async move { volumes.expand(&place, &mark, size).await }).await.map(Progress::Done)
     }
 
+    async fn trash(
+        &self,
+        handle: &Handle,
+        mark: &Mark,
+        trashed: &Trashed,
+    ) -> Result<Progress<Option<Trashed>>> {
+        let (root, volumes, place) = self.find(handle).await?;
+        let (mark, trashed) = (mark.clone(), trashed.clone());
+        root.run(move || async move { volumes.trash(&place, &mark, &trashed).await }).await
+    }
+
+    async fn restore(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
+        let (root, volumes, place) = self.find(handle).await?;
+        let mark = mark.clone();
+        root.run(move || async move { volumes.restore(&place, &mark).await }).await
+    }
+
+    async fn purge(&self, handle: &Handle, mark: &Mark, judged: &Trashed) -> Result<Progress<()>> {
+        let (root, volumes, place) = self.find(handle).await?;
+        let (mark, judged) = (mark.clone(), judged.clone());
+        root.run(move || async move { volumes.purge(&place, &mark, &judged).await }).await
+    }
+
     /// All roots or none: a volume that is missing from the list counts as gone.
     async fn inventory(&self) -> Result<Vec<InventoryItem<Handle>>> {
         let mut items = Vec::new();
@@ -179,8 +203,8 @@ impl Provisioner for LocalPath {
                 let note = |name: &str| listed.record.wanted.notes.get(name).cloned().unwrap_or_default();
                 let (name, uid) = (note(NOTE_NODE_NAME), note(NOTE_NODE_UID));
                 let handle = handle_of(root, &volumes, &listed.place, &name, &uid);
-                let intent = listed.record.wanted.intent;
-                items.push(InventoryItem { handle, observed: listed.observed, intent });
+                let (intent, trashed) = (listed.record.wanted.intent, listed.record.trashed);
+                items.push(InventoryItem { handle, observed: listed.observed, intent, trashed });
             }
         }
         Ok(items)

@@ -115,6 +115,61 @@ async fn a_disk_that_is_not_mounted_deletes_and_creates_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the control plane: cargo xtask test"]
+async fn a_deleted_claim_comes_back_from_the_trash_with_its_data() {
+    let corner = Corner::new("trash").await;
+    let _agent = corner.agent_with(&corner.name, &["--namespace", &corner.name, "--trash-interval", "2s"]);
+    let class = corner.class("kept", &json!({ "parameters": { "onDelete": "trash", "trashFor": "1h" } }));
+    let brief = corner.class("brief", &json!({ "parameters": { "onDelete": "trash", "trashFor": "5s" } }));
+    corner.claim("data", &class, &json!({}));
+    corner.claim("brief", &brief, &json!({}));
+    let (volume, short) = (corner.bound("data").await, corner.bound("brief").await);
+    let directory = Corner::directory(&volume);
+    std::fs::write(directory.join("file"), "precious").expect("a pod writes");
+    corner.remove("data");
+    corner.remove("brief");
+    corner.gone(&name(&volume)).await;
+    corner.gone(&name(&short)).await;
+    assert!(!directory.exists(), "its place is free");
+    let trash = |args: &[&str]| {
+        let common = ["--provisioner-name", &corner.provisioner, "--namespace", &corner.name, "--kubeconfig"];
+        std::process::Command::new(env!("CARGO_BIN_EXE_volwright-local-path"))
+            .arg("trash")
+            .args(args)
+            .args(common)
+            .arg(corner.plane.kubeconfig())
+            .output()
+            .expect("the command runs")
+    };
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    let until = tokio::time::Instant::now() + cluster::SOON;
+    let table = loop {
+        let table = text(trash(&["list"]).stdout);
+        if table.contains(&name(&volume)) && !table.contains(&name(&short)) {
+            break table;
+        }
+        assert!(tokio::time::Instant::now() < until, "one is listed, the other has gone: {table}");
+        sleep(std::time::Duration::from_millis(500)).await;
+    };
+    println!("{table}");
+    assert!(table.contains(&format!("{}/data", corner.name)), "{table}");
+    let restored = trash(&["restore", &name(&volume)]);
+    let (manifests, notes) = (text(restored.stdout), text(restored.stderr));
+    println!("{manifests}\n{notes}");
+    assert!(restored.status.success(), "{notes}");
+    assert_eq!(std::fs::read_to_string(directory.join("file")).expect("the data is back"), "precious");
+    for manifest in manifests.split("---").filter(|part| !part.trim().is_empty()) {
+        corner.apply(&serde_json::from_str(manifest).expect("JSON"));
+    }
+    let again = corner.bound("data").await;
+    assert_eq!((name(&again), Corner::directory(&again)), (name(&volume), directory.clone()));
+    corner.remove("data");
+    corner.gone(&name(&volume)).await;
+    let emptied = trash(&["empty", "--all", "--yes"]);
+    println!("{}", text(emptied.stdout));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the control plane: cargo xtask test"]
 async fn a_directory_that_another_pv_names_is_kept() {
     let corner = Corner::new("alias").await;
     let _agent = corner.agent();

@@ -80,7 +80,9 @@ pub use self::capabilities::{Binding, Capabilities, Growth};
 pub use self::context::{BoxFuture, Context, Secret, SharedContext};
 pub use self::failure::{Class, Failure, Progress, Result, Until};
 pub use self::identity::{ClaimUid, Epoch, InstallationId, Mark, MarkState, PvName};
-pub use self::observed::{Capacity, Check, InventoryItem, Observed, Pristine, Provisioned, Topology};
+pub use self::observed::{
+    Capacity, Check, InventoryItem, Observed, Pristine, Provisioned, Topology, Trashed,
+};
 pub use self::parameters::{ParameterError, ParameterMap, parameter_problems, parse_parameters};
 pub use self::pattern::{ComponentError, FillError, Pattern, PatternError, RESERVED, RelativePath};
 pub use self::provisioner::{Placement, Provisioner};

@@ -1,6 +1,7 @@
 //! What is seen of a volume, and what comes back from the calls that change one.
 
 use crate::Mark;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Has anybody written to the volume?
@@ -52,6 +53,29 @@ pub struct InventoryItem<H> {
     /// The note that came with the [request](crate::Request::intent), while the volume is planned or unpublished and
     /// where the backend keeps it. What it says must survive a crash, and nobody needs it once the volume is published.
     pub intent: Option<String>,
+    /// What came with [`trash`](crate::Provisioner::trash), exactly while the volume is in the trash.
+    pub trashed: Option<Trashed>,
+}
+
+/// What is recorded with a volume in the trash: by when it may go, and all that bringing it back takes. Whose it is says
+/// its [`Mark`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trashed {
+    /// When it was trashed: seconds since 1970-01-01 UTC.
+    pub at: u64,
+    /// It is kept until then: seconds since 1970-01-01 UTC.
+    pub until: u64,
+    /// Namespace of the claim that it was bound to.
+    pub namespace: String,
+    /// Name of that claim.
+    pub claim: String,
+    /// Name of its storage class.
+    pub class_name: String,
+    /// Bytes that the PV promised.
+    pub size: u64,
+    /// The engine's own note, at most 16 KiB: what its PV was. Opaque to backends.
+    pub note: String,
 }
 
 /// Room on one root.

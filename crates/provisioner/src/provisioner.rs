@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Progress, Result};
 use crate::{
     Capabilities, Capacity, Check, InventoryItem, Key, Mark, Observed, Provisioned, Request, SharedContext,
-    VolumeSource,
+    Trashed, VolumeSource,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -151,13 +151,31 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
         async { Err(unsupported("expand")) }
     }
 
-    /// Moves the volume aside in one atomic step; `restore` brings it back, `purge` destroys it.
-    fn trash(&self, handle: &Self::Handle, mark: &Mark) -> impl Future<Output = Result<Progress<()>>> + Send {
-        let _ = (handle, mark);
+    /// Moves the volume aside instead of destroying it: its place is free afterwards ([`observe`](Self::observe) answers
+    /// `None`), its data and the record `trashed` are kept until [`purge`](Self::purge), and
+    /// [`restore`](Self::restore) brings it back. Data, record and the mark `trashed` change in one atomic step, durably;
+    /// from then on the [inventory](Self::inventory) lists it once, with the record.
+    ///
+    /// Answers with the record as it stands: that of an earlier call stays, so that a repeated call does not lengthen its
+    /// time. `None`: there is nothing, neither in the place nor in the trash. Marks are compared as by `delete`, as the
+    /// last thing before the step; what is in the trash does not go by `delete`.
+    fn trash(
+        &self,
+        handle: &Self::Handle,
+        mark: &Mark,
+        trashed: &Trashed,
+    ) -> impl Future<Output = Result<Progress<Option<Trashed>>>> + Send {
+        let _ = (handle, mark, trashed);
         async { Err(unsupported("trash")) }
     }
 
-    /// Undoes `trash`.
+    /// Undoes `trash`: the volume is in its place again, with its data and the mark `retained`. `Done` when it is there
+    /// already.
+    ///
+    /// # Errors
+    /// `NotOurs` where the mark in the trash is another owner's; `Unavailable` where it does not
+    /// [yield](Mark::yields_to); `Blocked` on an operator while something else is in its place; `Invalid` when it was
+    /// purged.
     fn restore(
         &self,
         handle: &Self::Handle,
@@ -167,14 +185,26 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
         async { Err(unsupported("restore")) }
     }
 
-    /// Destroys what `trash` moved aside.
-    fn purge(&self, handle: &Self::Handle, mark: &Mark) -> impl Future<Output = Result<Progress<()>>> + Send {
-        let _ = (handle, mark);
+    /// Destroys what `trash` moved aside, and nothing else: a volume that is in its place is left alone. `Done` when it
+    /// is not in the trash. `judged` is the record by which somebody decided that it may go; it is compared, with the
+    /// mark, as the last thing before the irrevocable step.
+    ///
+    /// # Errors
+    /// `NotOurs` where the mark in the trash is another owner's; `Unavailable` where it does not
+    /// [yield](Mark::yields_to), or the record is another than `judged`: it was restored and trashed anew since.
+    fn purge(
+        &self,
+        handle: &Self::Handle,
+        mark: &Mark,
+        judged: &Trashed,
+    ) -> impl Future<Output = Result<Progress<()>>> + Send {
+        let _ = (handle, mark, judged);
         async { Err(unsupported("purge")) }
     }
 
     /// Every volume of this installation that can be found, trash included, those that are planned and not yet made as
-    /// well; each with its [intent](InventoryItem::intent) where there is one. After a crash a node agent's engine learns
+    /// well; each with its [intent](InventoryItem::intent) or its [record of the trash](InventoryItem::trashed) where there
+    /// is one. After a crash a node agent's engine learns
     /// from it what was being made.
     fn inventory(&self) -> impl Future<Output = Result<Vec<InventoryItem<Self::Handle>>>> + Send {
         async { Err(unsupported("inventory")) }

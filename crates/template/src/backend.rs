@@ -209,6 +209,7 @@ impl Provisioner for Template {
                     handle: Handle { root: root.clone(), server: server.clone(), name },
                     observed,
                     intent: None,
+                    trashed: None,
                 }));
             }
             Ok(items)

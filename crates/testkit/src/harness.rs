@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use volwright_controller::backend::{Backend, Typed};
 use volwright_controller::client::Clients;
 use volwright_controller::decide::Rules;
+use volwright_controller::engine::clock::SystemClock;
 use volwright_controller::engine::events::Events;
 use volwright_controller::engine::health::{Health, observed};
 use volwright_controller::engine::lease::Leadership;
@@ -43,6 +44,10 @@ pub struct Options {
     pub resync: Duration,
     /// Claims and volumes worked on at once, each.
     pub workers: usize,
+    /// Where requests about the trash are made.
+    pub namespace: String,
+    /// How often the trash is looked through; zero for never.
+    pub trash_interval: Duration,
 }
 
 impl Options {
@@ -59,6 +64,8 @@ impl Options {
             backoff_max: Duration::from_secs(2),
             resync: Duration::from_secs(600),
             workers: 8,
+            namespace: "default".to_owned(),
+            trash_interval: Duration::ZERO,
         }
     }
 
@@ -75,6 +82,8 @@ impl Options {
             resync: self.resync,
             drain: Duration::from_secs(10),
             lease: Duration::ZERO,
+            namespace: self.namespace.clone(),
+            trash_interval: self.trash_interval,
         }
     }
 }
@@ -121,6 +130,7 @@ impl Harness {
             journal,
             leadership: Leadership::always(),
             orphans: Orphans::default(),
+            clock: Arc::new(SystemClock),
             spawner: Spawner::default(),
             events,
             metrics: Arc::clone(&metrics),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use volwright_provisioner::{
     AccessMode, Binding, Capabilities, Class, CsiSource, Failure, Growth, InventoryItem, Key, Mark,
     MarkState, Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
-    SharedContext, Topology, Until, VolumeMode, VolumeSource,
+    SharedContext, Topology, Trashed, Until, VolumeMode, VolumeSource,
 };
 
 /// Connects by itself to nothing: tests make it with [`Memory::new`].
@@ -132,6 +132,31 @@ impl StoredVolume {
     }
 }
 
+/// A volume in the trash.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrashedVolume {
+    /// Where it was.
+    pub path: String,
+    /// As it was, with the mark `trashed`.
+    pub volume: StoredVolume,
+    /// What was recorded with it.
+    pub trashed: Trashed,
+}
+
+impl TrashedVolume {
+    fn is_of(&self, mark: &Mark) -> bool {
+        self.volume.mark.as_ref().is_some_and(|found| found.same_owner(mark))
+    }
+
+    /// Fails unless a call with this mark may touch it.
+    fn check(&self, mark: &Mark) -> Result<()> {
+        if self.volume.mark.as_ref().is_some_and(|found| found.yields_to(mark)) {
+            return Ok(());
+        }
+        Err(Failure::unavailable("a later leader has marked the volume in the trash since"))
+    }
+}
+
 /// What the next call of an operation does instead of its work.
 #[derive(Debug, Clone)]
 pub enum Trick {
@@ -154,6 +179,8 @@ pub struct Store(Arc<Mutex<Tables>>);
 #[derive(Debug, Default)]
 struct Tables {
     volumes: BTreeMap<String, StoredVolume>,
+    /// In the order in which they came.
+    trash: Vec<TrashedVolume>,
     tricks: BTreeMap<&'static str, VecDeque<Trick>>,
     always: BTreeMap<&'static str, Trick>,
     calls: Vec<(&'static str, String)>,
@@ -161,6 +188,20 @@ struct Tables {
     root_hidden: bool,
     running: usize,
     most_running: usize,
+}
+
+impl Tables {
+    /// Which entry of the trash is this owner's. Of those of the same place by others it is told that they are.
+    fn entry(&self, handle: &Handle, mark: &Mark) -> Result<Option<usize>> {
+        let of_path = || self.trash.iter().enumerate().filter(|(_, entry)| entry.path == handle.path);
+        match of_path().find(|(_, entry)| entry.is_of(mark)) {
+            Some((index, entry)) => entry.check(mark).map(|()| Some(index)),
+            None if of_path().next().is_some() => {
+                Err(Failure::not_ours("what is in the trash bears another mark"))
+            }
+            None => Ok(None),
+        }
+    }
 }
 
 impl Store {
@@ -198,6 +239,11 @@ impl Store {
     /// All volumes by path.
     pub fn volumes(&self) -> BTreeMap<String, StoredVolume> {
         self.lock().volumes.clone()
+    }
+
+    /// All that is in the trash.
+    pub fn trash(&self) -> Vec<TrashedVolume> {
+        self.lock().trash.clone()
     }
 
     /// The volume at a path.
@@ -343,6 +389,7 @@ impl Provisioner for Memory {
             Resizer::Driver => Growth::Driver,
             Resizer::Both => Growth::Both,
         };
+        offers.trash = true;
         Ok(offers)
     }
 
@@ -412,6 +459,12 @@ impl Provisioner for Memory {
         handle: &Handle,
     ) -> Result<Progress<Provisioned<Handle>>> {
         let make = |tables: &mut Tables| {
+            // Never an empty volume in place of data.
+            if tables.trash.iter().any(|entry| entry.path == handle.path && entry.is_of(&request.mark)) {
+                let text =
+                    "an earlier volume of this claim is in the trash; restore it, or make the claim anew";
+                return Err(Failure::blocked(Until::OperatorActs, text));
+            }
             let fresh = StoredVolume {
                 mark: Some(request.mark.with_state(MarkState::Unpublished)),
                 size: request.size,
@@ -498,10 +551,83 @@ impl Provisioner for Memory {
         self.call_or("expand", &handle.path, grow, pending).await
     }
 
+    async fn trash(
+        &self,
+        handle: &Handle,
+        mark: &Mark,
+        trashed: &Trashed,
+    ) -> Result<Progress<Option<Trashed>>> {
+        let aside = |tables: &mut Tables| {
+            let own = tables.trash.iter().find(|entry| entry.path == handle.path && entry.is_of(mark));
+            if let Some(entry) = own {
+                entry.check(mark)?;
+                return Ok(Progress::Done(Some(entry.trashed.clone())));
+            }
+            let Some(volume) = tables.volumes.get(&handle.path) else { return Ok(Progress::Done(None)) };
+            match &volume.mark {
+                Some(found) if !found.same_owner(mark) => {
+                    return Err(Failure::not_ours("the volume bears another mark"));
+                }
+                Some(found) if !found.yields_to(mark) => {
+                    return Err(Failure::unavailable("a later leader has marked the volume since"));
+                }
+                None => {
+                    let text = "nobody can tell whose the unmarked volume is";
+                    return Err(Failure::blocked(Until::OperatorActs, text));
+                }
+                Some(_) if !volume.users.is_empty() => {
+                    return Err(Failure::blocked(Until::Unused, "the volume is used"));
+                }
+                Some(_) => {}
+            }
+            let volume = StoredVolume { mark: Some(mark.with_state(MarkState::Trashed)), ..volume.clone() };
+            tables.volumes.remove(&handle.path);
+            let (path, trashed) = (handle.path.clone(), trashed.clone());
+            tables.trash.push(TrashedVolume { path, volume, trashed: trashed.clone() });
+            Ok(Progress::Done(Some(trashed)))
+        };
+        self.call_or("trash", &handle.path, aside, pending).await
+    }
+
+    async fn restore(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
+        let back = |tables: &mut Tables| {
+            let there = tables.volumes.get(&handle.path);
+            let is_back = there.and_then(|volume| volume.mark.as_ref()).is_some_and(|m| m.same_owner(mark));
+            let Some(index) = tables.entry(handle, mark)? else {
+                if is_back {
+                    return Ok(Progress::Done(()));
+                }
+                return Err(Failure::invalid("the volume is not in the trash any more: it was purged"));
+            };
+            if there.is_some() {
+                let text = "another volume is in its place; move that one away, and restore this one again";
+                return Err(Failure::blocked(Until::OperatorActs, text));
+            }
+            let TrashedVolume { path, volume, .. } = tables.trash.remove(index);
+            let mark = Some(mark.with_state(MarkState::Retained));
+            tables.volumes.insert(path, StoredVolume { mark, ..volume });
+            Ok(Progress::Done(()))
+        };
+        self.call_or("restore", &handle.path, back, pending).await
+    }
+
+    async fn purge(&self, handle: &Handle, mark: &Mark, judged: &Trashed) -> Result<Progress<()>> {
+        let end = |tables: &mut Tables| {
+            if let Some(index) = tables.entry(handle, mark)? {
+                if tables.trash.get(index).is_some_and(|entry| entry.trashed != *judged) {
+                    return Err(Failure::unavailable("the volume was restored and trashed anew since"));
+                }
+                tables.trash.remove(index);
+            }
+            Ok(Progress::Done(()))
+        };
+        self.call_or("purge", &handle.path, end, pending).await
+    }
+
     async fn inventory(&self) -> Result<Vec<InventoryItem<Handle>>> {
         let server = self.server.clone();
         self.call("inventory", "", |tables| {
-            let items = tables.volumes.iter().map(|(path, volume)| InventoryItem {
+            let item = |path: &String, volume: &StoredVolume, trashed: Option<&Trashed>| InventoryItem {
                 handle: Handle {
                     server: server.clone(),
                     path: path.clone(),
@@ -516,8 +642,12 @@ impl Provisioner for Memory {
                     users: volume.users.clone(),
                 },
                 intent: None,
-            });
-            Ok(items.collect())
+                trashed: trashed.cloned(),
+            };
+            let live = tables.volumes.iter().map(|(path, volume)| item(path, volume, None));
+            let trash =
+                tables.trash.iter().map(|entry| item(&entry.path, &entry.volume, Some(&entry.trashed)));
+            Ok(live.chain(trash).collect())
         })
         .await
     }

@@ -63,7 +63,7 @@ async fn what_cannot_be_served_is_refused_by_one_event_that_names_the_remedy() {
             "fate",
             parameters("onDelete", "retian"),
             json!({}),
-            &["onDelete", "\"retian\"", "use delete or retain"],
+            &["onDelete", "\"retian\"", "use delete, retain or trash"],
         ),
         (
             "binding",

@@ -279,7 +279,9 @@ async fn an_unknown_on_delete_blocks_and_names_the_remedy() {
     let pv = name(&volume);
     world.patch_volume(&pv, json!({ "metadata": { "annotations": { (names::ON_DELETE): "retian" } } })).await;
     world.delete_claim("data").await;
-    world.event(&uid(&volume), &["Warning VolumeFailedDelete", "retian", "use delete or retain"]).await;
+    world
+        .event(&uid(&volume), &["Warning VolumeFailedDelete", "retian", "use delete, retain or trash"])
+        .await;
     a_while().await;
     assert_eq!(world.store.count("delete", &path), 0);
     assert!(!terminating(&world.volume(&pv).await.expect("it stays")));

@@ -6,7 +6,7 @@
 //! .volwright/records/<path>     one file for each volume path that is given out
 //! .volwright/parents/<path>     one file for each directory that we made above volumes
 //! .volwright/new/<id>           a volume that is being made, under a private name
-//! .volwright/trash/<id>/        a volume on its way out: record.json and data
+//! .volwright/trash/<id>/        a volume on its way out, or kept for a time: record.json and data
 //! ```
 
 use crate::failure::{Changed, ResultExt};

@@ -7,6 +7,7 @@
 //! provision: record planned -> made under a private name, owned, moded, read back -> moved into place -> unpublished
 //! delete:    mark re-read -> moved to the trash (the path is free) -> record gone -> emptied -> trash entry gone
 //! undo:      mark re-read -> removed in its place, if it is empty -> record gone
+//! trash:     mark re-read -> moved to the trash with a record of its time -> record gone; purged or restored later
 //! ```
 //!
 //! **What is atomic**: a record is written whole or not at all; a volume appears and disappears by one rename. Every call

@@ -5,7 +5,7 @@ use crate::layout::{self, RECORDS};
 use crate::{ErrorKind, Name, Place, Tree, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use volwright_provisioner::{Failure, Mark, MarkState, RelativePath, Result, Until};
+use volwright_provisioner::{Failure, Mark, MarkState, RelativePath, Result, Trashed, Until};
 
 /// One volume's record: a small file, written whole and durably, before anything else of the volume. So it is the journal
 /// of a create as well: after a crash it says what was being made, and why.
@@ -23,6 +23,9 @@ pub struct Record {
     /// What was asked for.
     #[serde(flatten)]
     pub wanted: Wanted,
+    /// By when it may go, while its mark says `trashed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trashed: Option<Trashed>,
 }
 
 /// What is asked of a new volume.
@@ -61,6 +64,7 @@ impl Record {
             path: place.path.to_string(),
             volume: place.id.clone(),
             wanted: wanted.clone(),
+            trashed: None,
         }
         .marked(mark.with_state(state))
     }
@@ -68,11 +72,23 @@ impl Record {
     /// The same record with another mark. A volume that is published, retained or trashed is no longer being made.
     pub(crate) fn marked(self, mark: Mark) -> Self {
         match mark.state {
-            MarkState::Planned | MarkState::Unpublished => Self { mark, ..self },
-            MarkState::Published | MarkState::Retained | MarkState::Trashed => {
-                Self { mark, ..self.without_intent() }
+            MarkState::Planned | MarkState::Unpublished => Self { mark, trashed: None, ..self },
+            MarkState::Published | MarkState::Retained => {
+                Self { mark, trashed: None, ..self.without_intent() }
             }
+            MarkState::Trashed => Self { mark, ..self.without_intent() },
         }
+    }
+
+    /// The same record of a volume that is in the trash.
+    pub(crate) fn into_trash(self, mark: &Mark, trashed: &Trashed) -> Self {
+        let trashed = Some(trashed.clone());
+        Self { trashed, ..self.marked(mark.with_state(MarkState::Trashed)) }
+    }
+
+    /// Is it in the trash to be kept there, rather than on its way out?
+    pub(crate) fn is_trashed(&self) -> bool {
+        self.mark.state == MarkState::Trashed
     }
 
     pub(crate) fn without_intent(self) -> Self {

@@ -100,6 +100,11 @@ pub struct EngineArgs {
     #[arg(long, env = "VOLWRIGHT_RESYNC", value_name = "TIME", default_value = "15m", value_parser = Within("1m", "1day"))]
     pub resync: Duration,
 
+    /// How often the trash is looked through for volumes whose time is over: 1s to 1day. Nothing is purged before it has
+    /// passed once after a start
+    #[arg(long, env = "VOLWRIGHT_TRASH_INTERVAL", value_name = "TIME", default_value = "10m", value_parser = Within("1s", "1day"))]
+    pub trash_interval: Duration,
+
     /// How long running calls may take to finish after SIGTERM: 0s to 10m. Set terminationGracePeriodSeconds at least 10
     /// seconds higher. Calls that take longer are cut off, and taken up again by the next process
     #[arg(long, env = "VOLWRIGHT_DRAIN", value_name = "TIME", default_value = "20s", value_parser = Within("0s", "10m"))]
@@ -116,6 +121,7 @@ impl Default for EngineArgs {
             backoff_base: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
             resync: Duration::from_secs(900),
+            trash_interval: Duration::from_secs(600),
             drain: Duration::from_secs(20),
         }
     }
@@ -220,6 +226,11 @@ impl clap::builder::TypedValueParser for Within {
     }
 }
 
+/// How long a command waits.
+pub(super) fn wait() -> impl clap::builder::TypedValueParser<Value = Duration> {
+    Within("1s", "1h")
+}
+
 /// The own name: it must also do as `reportingController` of events and as the name of a lock.
 fn own_name(text: &str) -> Result<String, String> {
     if text.contains('/') {
@@ -265,7 +276,7 @@ fn provisioner(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn namespace(text: &str) -> Result<String, String> {
+pub(super) fn namespace(text: &str) -> Result<String, String> {
     if text.len() > 63 || text.contains('.') {
         return Err("a namespace is one DNS label of at most 63 characters".to_owned());
     }

@@ -10,6 +10,7 @@ use super::coordination::Coordination;
 use crate::backend::{Backend, Typed};
 use crate::client::{Clients, ConnectError, chain};
 use crate::decide::Rules;
+use crate::engine::clock::SystemClock;
 use crate::engine::context::{EngineContext, fetch_installation, fetch_node};
 use crate::engine::events::Events;
 use crate::engine::health::{self, Health};
@@ -163,7 +164,8 @@ pub async fn serve<P: Provisioner>(
     if let Some(elector) = elector {
         election.spawn(elector.run(over));
     }
-    let settings = settings(&options, names, placement, installation, lease);
+    let namespace = options.lease.namespace_or(&clients.requests).to_owned();
+    let settings = Settings { namespace, ..settings(&options, names, placement, installation, lease) };
     let watches = health::observed(clients.watches, Arc::clone(&health));
     let clients = Clients { requests: clients.requests, watches };
     let engine = Engine::new(Parts {
@@ -173,6 +175,7 @@ pub async fn serve<P: Provisioner>(
         journal,
         leadership,
         orphans: Orphans::default(),
+        clock: Arc::new(SystemClock),
         spawner: Spawner::default(),
         events: events.clone(),
         metrics,
@@ -214,6 +217,8 @@ fn settings(
         resync: engine.resync,
         drain: engine.drain,
         lease,
+        namespace: String::new(),
+        trash_interval: engine.trash_interval,
     }
 }
 

@@ -3,6 +3,7 @@
 //! The order of the questions is the library's (`shouldProvision`, `canProvision`), with the questions added that it
 //! leaves to each provisioner. docs/design lists both side by side.
 
+use super::trash::kept_for;
 use super::{ClaimGlance, ClaimView, ClassView, Identity, OnDelete, Rule, VolumeView};
 use crate::names;
 use volwright_provisioner::{
@@ -235,7 +236,15 @@ pub fn terms(claim: &ClaimView, class: &ClassView, offers: &Capabilities) -> Res
             class.name
         ));
     }
-    Ok(Terms { size, access_modes, volume_mode, on_delete: on_delete(class)? })
+    let on_delete = on_delete(class)?;
+    if on_delete == OnDelete::Trash && !offers.trash {
+        return Err(format!(
+            "StorageClass {:?} sets onDelete to \"trash\", which this provisioner does not offer with its parameters; use \
+             delete or retain",
+            class.name
+        ));
+    }
+    Ok(Terms { size, access_modes, volume_mode, on_delete })
 }
 
 /// Can a PV with this source carry the claim's VolumeAttributesClass? The API allows one on CSI-shaped PVs only, and a
@@ -281,10 +290,24 @@ fn access_modes(
 
 /// The class's `onDelete`.
 pub fn on_delete(class: &ClassView) -> Result<OnDelete, String> {
-    let Some(text) = class.parameters.get(names::ON_DELETE_PARAMETER) else { return Ok(OnDelete::default()) };
-    OnDelete::parse(text).ok_or_else(|| {
-        format!("StorageClass {:?} sets onDelete to {text:?}; use {}", class.name, OnDelete::KNOWN)
-    })
+    let on_delete = match class.parameters.get(names::ON_DELETE_PARAMETER) {
+        None => OnDelete::default(),
+        Some(text) => OnDelete::parse(text).ok_or_else(|| {
+            format!("StorageClass {:?} sets onDelete to {text:?}; use {}", class.name, OnDelete::KNOWN)
+        })?,
+    };
+    match class.parameters.get(names::TRASH_FOR_PARAMETER) {
+        // Whoever writes this counts on the trash, and would find the data destroyed.
+        Some(_) if on_delete != OnDelete::Trash => Err(format!(
+            "StorageClass {:?} sets trashFor, and onDelete to {:?}: set onDelete to trash, or leave trashFor out",
+            class.name,
+            on_delete.as_str()
+        )),
+        text => match kept_for(text.map(String::as_str)) {
+            Ok(_) => Ok(on_delete),
+            Err(why) => Err(format!("StorageClass {:?}: the parameter trashFor {why}", class.name)),
+        },
+    }
 }
 
 /// What was found at the planned place, before anything is made there. `intent_was_open`: an earlier run had recorded

@@ -391,7 +391,14 @@ fn what_cannot_be_served_is_told_with_its_remedy() {
             claim(),
             class_with("onDelete", "Retain"),
             everything(),
-            "\"Retain\"; use delete or retain",
+            "\"Retain\"; use delete, retain or trash",
+        ),
+        (
+            "no trash here",
+            claim(),
+            class_with("onDelete", "trash"),
+            Capabilities { trash: false, ..everything() },
+            "does not offer with its parameters; use delete or retain",
         ),
     ];
     for (case, claim, class, offers, expected) in cases {
@@ -421,6 +428,9 @@ fn the_fate_of_the_data_is_never_guessed() {
         (class(), Some(OnDelete::Delete)),
         (class_with("onDelete", "delete"), Some(OnDelete::Delete)),
         (class_with("onDelete", "retain"), Some(OnDelete::Retain)),
+        (class_with("onDelete", "trash"), Some(OnDelete::Trash)),
+        // Whoever counts on the trash must not find the data destroyed.
+        (class_with("trashFor", "7d"), None),
         (class_with("onDelete", "Delete"), None),
         (class_with("onDelete", ""), None),
         (class_with("onDelete", "retian"), None),
@@ -430,7 +440,8 @@ fn the_fate_of_the_data_is_never_guessed() {
         assert_eq!(found.clone().ok(), expected, "{found:?}");
         assert!(
             found.is_ok()
-                || found.is_err_and(|text| text.contains("\"fast\"") && text.contains("use delete"))
+                || found.is_err_and(|text| text.contains("\"fast\"") && text.contains("use delete")
+                    || text.contains("set onDelete to trash"))
         );
     }
 }

@@ -1,8 +1,8 @@
 //! What to do, as pure functions over plain data: no I/O, clock, client, randomness or `async`.
 //!
 //! [`claim`] answers for a claim, [`budget`] for what its class may promise, [`volume`] for a PV, [`expand`] for a claim that
-//! asks for more than it has, [`settle`] for an intent whose claim went another way, [`retry`]
-//! for a failure, [`ledger`] for what the journal writes next, [`sweep`] for what is on the storage alone; [`lease`] says who
+//! asks for more than it has, [`settle`] for an intent whose claim went another way, [`retry`] for a failure, [`trash`] for
+//! what is in the trash, [`ledger`] for what the journal writes next, [`sweep`] for what is on the storage alone; [`lease`] says who
 //! leads, [`rivals`] whether another installation does. The engine's shell obeys. Each safety rule has a name in [`Rule`]; a
 //! test build can switch one off ([`Rules`]) to show that its test fails without it.
 
@@ -17,6 +17,7 @@ pub mod rivals; // the same provisioner, elsewhere
 mod rules; // the safety rules by name
 pub mod settle; // an intent whose claim is gone
 pub mod sweep; // what is on the storage and in no record
+pub mod trash; // how long the trash keeps what
 mod view; // plain data
 pub mod volume; // PVs: finalizer, retain, delete
 
@@ -37,17 +38,20 @@ pub enum OnDelete {
     Delete,
     /// Kept and recorded as retained; the event says where.
     Retain,
+    /// Moved aside, restorable for a time, and then destroyed.
+    Trash,
 }
 
 impl OnDelete {
     /// What a class may say.
-    pub const KNOWN: &str = "delete or retain";
+    pub const KNOWN: &str = "delete, retain or trash";
 
     /// Reads a parameter or annotation. Nothing is guessed: "Retain" or "retian" is `None`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "delete" => Some(Self::Delete),
             "retain" => Some(Self::Retain),
+            "trash" => Some(Self::Trash),
             _ => None,
         }
     }
@@ -57,6 +61,7 @@ impl OnDelete {
         match self {
             Self::Delete => "delete",
             Self::Retain => "retain",
+            Self::Trash => "trash",
         }
     }
 }

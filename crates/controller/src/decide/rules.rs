@@ -92,11 +92,21 @@ pub enum Rule {
     GrownFirst,
     /// A claim's status promises a size only once its PV does.
     PvBeforeClaim,
+    /// Nothing leaves the trash before its time.
+    TrashTime,
+    /// Nothing leaves the trash while our clock is not the API server's.
+    TrashClock,
+    /// Nothing of another installation's leaves the trash.
+    TrashOurs,
+    /// Nothing leaves the trash while a PV of its name is there.
+    TrashUnnamed,
+    /// A volume is not restored while a PV of its name is there: its delete would find it.
+    RestoreParted,
 }
 
 impl Rule {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 47] = [
         Self::ClaimGone,
         Self::NoClaimNamesIt,
         Self::SameVolume,
@@ -132,6 +142,11 @@ impl Rule {
         Self::RelistDrops,
         Self::RetainMarked,
         Self::EpochInMark,
+        Self::TrashTime,
+        Self::TrashClock,
+        Self::TrashOurs,
+        Self::TrashUnnamed,
+        Self::RestoreParted,
         Self::BudgetKept,
         Self::PromiseCounts,
         Self::OwnClaim,

@@ -198,7 +198,7 @@ impl Phase {
 }
 
 /// `spec.claimRef`
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimRef {
     /// Namespace of the claim.
     pub namespace: String,
@@ -229,6 +229,8 @@ pub struct VolumeView {
     pub handle: Option<String>,
     /// Annotation `volwright.io/on-delete`, unread.
     pub on_delete: Option<String>,
+    /// Annotation `volwright.io/trash-for`, unread.
+    pub trash_for: Option<String>,
     /// Annotation `volwright.io/owner`
     pub owner: Option<String>,
     /// Label `volwright.io/node`
@@ -251,6 +253,8 @@ pub struct VolumeView {
     pub class: String,
     /// `spec.volumeMode` is Block.
     pub block: bool,
+    /// `spec.mountOptions`
+    pub mount_options: Vec<String>,
     /// Hostname values of the node affinity, for the manifest that brings a volume back.
     pub topology: BTreeMap<String, Vec<String>>,
 }

@@ -1,5 +1,6 @@
 //! A PV: the finalizer that follows its policy, the way back for what is retained, and the way out for what is deleted.
 
+use super::trash::kept_for;
 use super::{ClaimRef, ClaimView, Identity, OnDelete, Phase, ReclaimPolicy, Rule, VolumeView};
 use serde::{Deserialize, Serialize};
 use volwright_provisioner::{Failure, Key, Mark, Observed, Until};
@@ -41,7 +42,7 @@ pub enum Step {
 
 impl Step {
     /// Every answer of [`step`], for the coverage of tests.
-    pub const ARMS: [&str; 10] = [
+    pub const ARMS: [&str; 11] = [
         "nothing",
         "blocked",
         "repair",
@@ -51,6 +52,7 @@ impl Step {
         "unbound",
         "delete",
         "delete, retain",
+        "delete, trash",
         "orphan",
     ];
 
@@ -65,6 +67,7 @@ impl Step {
             Self::Unbound => "unbound",
             Self::Delete(OnDelete::Delete) => "delete",
             Self::Delete(OnDelete::Retain) => "delete, retain",
+            Self::Delete(OnDelete::Trash) => "delete, trash",
             Self::Orphan(_) => "orphan",
         }
     }
@@ -144,6 +147,12 @@ fn terminating(volume: &VolumeView, policy_delete: bool) -> Step {
 fn delete(volume: &VolumeView) -> Step {
     match volume.on_delete.as_deref().map(OnDelete::parse) {
         None => Step::Delete(OnDelete::default()),
+        Some(Some(OnDelete::Trash)) => match kept_for(volume.trash_for.as_deref()) {
+            Ok(_) => Step::Delete(OnDelete::Trash),
+            Err(why) => Step::Blocked(format!(
+                "the annotation volwright.io/trash-for {why}. Nothing is deleted until it is corrected"
+            )),
+        },
         Some(Some(on_delete)) => Step::Delete(on_delete),
         Some(None) => Step::Blocked(format!(
             "the annotation volwright.io/on-delete is {:?}, so nothing will be deleted; use {}",

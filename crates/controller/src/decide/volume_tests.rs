@@ -34,6 +34,7 @@ fn pv() -> VolumeView {
         provisioner: Some(NAME.to_owned()),
         handle: Some("{}".to_owned()),
         on_delete: Some("delete".to_owned()),
+        trash_for: None,
         owner: Some("u".to_owned()),
         node_label: None,
         node_name: None,
@@ -45,6 +46,7 @@ fn pv() -> VolumeView {
         access_modes: vec!["ReadWriteOnce".to_owned()],
         class: "c".to_owned(),
         block: false,
+        mount_options: Vec::new(),
         topology: BTreeMap::new(),
     }
 }
@@ -149,11 +151,12 @@ fn word(step: &Step) -> &'static str {
         Step::Unbound => "unbound",
         Step::Delete(OnDelete::Delete) => "delete",
         Step::Delete(OnDelete::Retain) => "delete, retain",
+        Step::Delete(OnDelete::Trash) => "delete, trash",
         Step::Orphan(_) => "orphan",
     }
 }
 
-const ALL_STEPS: [&str; 10] = [
+const ALL_STEPS: [&str; 11] = [
     "nothing",
     "blocked",
     "repair",
@@ -163,6 +166,7 @@ const ALL_STEPS: [&str; 10] = [
     "unbound",
     "delete",
     "delete, retain",
+    "delete, trash",
     "orphan",
 ];
 
@@ -187,6 +191,14 @@ fn every_step_of_a_pv() {
         ("released without finalizer goes", &id, released().stripped(), Good, "delete"),
         ("failed goes", &id, pv().phase(Failed), Good, "delete"),
         ("onDelete: retain", &id, released().on_delete("retain"), Good, "delete, retain"),
+        ("onDelete: trash", &id, released().on_delete("trash"), Good, "delete, trash"),
+        (
+            "a time that nobody can read blocks",
+            &id,
+            VolumeView { trash_for: Some("a week".to_owned()), ..released().on_delete("trash") },
+            Good,
+            "blocked",
+        ),
         ("no on-delete is delete", &id, VolumeView { on_delete: None, ..released() }, Good, "delete"),
         ("an unknown on-delete blocks", &id, released().on_delete("Retain"), Good, "blocked"),
         ("an empty on-delete blocks", &id, released().on_delete(""), Good, "blocked"),
@@ -198,7 +210,7 @@ fn every_step_of_a_pv() {
             "blocked",
         ),
     ];
-    let ending = [
+    let ending = vec![
         ("terminating and bound waits for its claim", &id, pv().terminating(), Good, "nothing"),
         ("terminating and never bound goes", &id, pv().phase(Pending).terminating(), Good, "unbound"),
         ("terminating and released goes", &id, released().terminating(), Good, "delete"),
@@ -285,7 +297,7 @@ fn blocked_texts_name_the_remedy() {
             HandleState::Bad("it is too new: upgrade".to_owned()),
             ["too new: upgrade", "nothing will be deleted"],
         ),
-        (released().on_delete("retian"), HandleState::Good, ["\"retian\"", "use delete or retain"]),
+        (released().on_delete("retian"), HandleState::Good, ["\"retian\"", "use delete, retain or trash"]),
     ];
     for (volume, handle, parts) in cases {
         let Step::Blocked(text) = step(&identity(), &volume, &handle) else { panic!("{volume:#?}") };

@@ -115,13 +115,35 @@ pub fn required_access(placement: &Placement) -> Vec<Access> {
     if let Placement::PerNode { .. } = placement {
         let why = "a class with Immediate binding is not told of, or by every node at once";
         all.push(access("events.k8s.io", "events", "list", why));
+        all.push(Access { own_namespace: true, ..access("", "configmaps", "create", NO_LIST) });
     }
+    all.extend(trash());
     if *placement == Placement::Central {
         let why = "nothing is deleted, since it might still be attached somewhere";
         all.push(access("storage.k8s.io", "volumeattachments", "list", why));
         all.extend(coordination());
     }
     all
+}
+
+const NO_LIST: &str = "what is in the trash is not shown, and cannot be restored";
+
+/// ConfigMaps of the trash: the list of what is in it, and operators' requests.
+fn trash() -> impl Iterator<Item = Access> {
+    [
+        ("list", "requests to restore from the trash are not seen"),
+        ("patch", NO_LIST),
+        ("delete", "requests that were answered and that nobody fetched stay"),
+    ]
+    .into_iter()
+    .map(|(verb, why)| Access {
+        group: "",
+        resource: "configmaps",
+        verb,
+        why,
+        unless: None,
+        own_namespace: true,
+    })
 }
 
 /// The lease, which says who works, and the ConfigMaps, which say at what.

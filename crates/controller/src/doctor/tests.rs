@@ -199,7 +199,7 @@ async fn classes_are_read_as_the_engine_reads_them() {
 async fn an_agent_needs_its_node() {
     let report = examine_with(cluster(&[], json!([])), Some("worker-1"), "well").await;
     assert_eq!(finding(&report, "node worker-1").status, Status::Ok);
-    for central in ["volumeattachments", "leases", "configmaps", "leader", "deletes"] {
+    for central in ["volumeattachments", "leases", "leader", "deletes"] {
         assert!(report.findings.iter().all(|f| !f.subject.contains(central)), "{central}: {report:#?}");
     }
     let report = examine_with(cluster(&[], json!([])), Some("worker-2"), "well").await;

@@ -4,10 +4,13 @@ use crate::client::describe;
 use crate::decide::{ClaimView, SizeView, VolumeView};
 use crate::names;
 use crate::objects::{Claim, Volume};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use http::{Request, header};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
+use k8s_openapi::jiff::fmt::rfc2822;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::client::Body;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -291,6 +294,79 @@ impl ApiServer {
         let list = found.map_err(|error| failure(error, "list", "persistentvolumes"))?;
         // What is no number cannot be compared, and then nothing is said.
         Ok(list.metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(u64::MAX))
+    }
+
+    /// The API server's own time, in seconds since 1970-01-01 UTC, to within the time of a call.
+    pub async fn time(&self) -> Result<u64> {
+        let unreadable = || Failure::unavailable("the API server's answer bears no date that can be read");
+        let request = Request::get("/version").body(Body::empty()).map_err(|_| unreadable())?;
+        let answer = self.call("get", "version", self.client.send(request)).await;
+        let answer = answer.map_err(|error| failure(error, "get", "version"))?;
+        let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
+        let date = date.and_then(|date| rfc2822::parse(date).ok()).ok_or_else(unreadable)?;
+        u64::try_from(date.timestamp().as_second()).map_err(|_| unreadable())
+    }
+
+    fn maps(&self, namespace: &str) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// The ConfigMaps with these labels. May be a moment old: whatever they lead to looks again.
+    pub async fn maps_with(&self, namespace: &str, labels: &str) -> Result<Vec<ConfigMap>> {
+        let wanted = ListParams::default().labels(labels).match_any();
+        let found = self.call("list", "configmaps", self.maps(namespace).list(&wanted)).await;
+        found.map(|list| list.items).map_err(|error| failure(error, "list", "configmaps"))
+    }
+
+    /// Merges `data` into exactly this ConfigMap. `false`: it is gone.
+    pub async fn add_to_map(&self, map: &ConfigMap, data: Value) -> Result<bool> {
+        let (namespace, name) = (map.metadata.namespace.as_deref(), map.metadata.name.as_deref());
+        let maps = self.maps(namespace.unwrap_or_default());
+        let patch = Patch::Merge(json!({ "metadata": { "uid": map.metadata.uid }, "data": data }));
+        let parameters = PatchParams::default();
+        match self
+            .call("patch", "configmaps", maps.patch(name.unwrap_or_default(), &parameters, &patch))
+            .await
+        {
+            Ok(_) => Ok(true),
+            // One made again under the name has another uid, which no patch can change.
+            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => Ok(false),
+            Err(error) => Err(failure(error, "patch", "configmaps")),
+        }
+    }
+
+    /// Writes a ConfigMap that is ours alone, whatever was in it. `or_create`: also where there is none.
+    pub async fn put_map(&self, map: &ConfigMap, or_create: bool) -> Result<()> {
+        let (namespace, name) = (map.metadata.namespace.as_deref(), map.metadata.name.as_deref());
+        let maps = self.maps(namespace.unwrap_or_default());
+        let change = json!({ "metadata": { "labels": map.metadata.labels }, "data": map.data });
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(change));
+        match self
+            .call("patch", "configmaps", maps.patch(name.unwrap_or_default(), &parameters, &patch))
+            .await
+        {
+            Ok(_) => return Ok(()),
+            Err(error) if error.code() == Some(404) && !or_create => return Ok(()),
+            Err(error) if error.code() == Some(404) => {}
+            Err(error) => return Err(failure(error, "patch", "configmaps")),
+        }
+        let made = self.call("create", "configmaps", maps.create(&PostParams::default(), map)).await;
+        made.map(drop).map_err(|error| failure(error, "create", "configmaps"))
+    }
+
+    /// Deletes exactly this ConfigMap.
+    pub async fn delete_map(&self, map: &ConfigMap) -> Result<()> {
+        let (namespace, name) = (map.metadata.namespace.as_deref(), map.metadata.name.as_deref());
+        let maps = self.maps(namespace.unwrap_or_default());
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions { uid: map.metadata.uid.clone(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.call("delete", "configmaps", maps.delete(name.unwrap_or_default(), &parameters)).await {
+            Ok(_) => Ok(()),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(()),
+            Err(error) => Err(failure(error, "delete", "configmaps")),
+        }
     }
 
     /// Nodes that a CSI-shaped PV is attached to.

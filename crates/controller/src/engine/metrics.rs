@@ -29,8 +29,20 @@ const BACKEND_OUTCOMES: [&str; 8] =
     ["done", "pending", "invalid", "exhausted", "unavailable", "unknown", "blocked", "not_ours"];
 
 /// What a backend is asked.
-const BACKEND_OPERATIONS: [&str; 9] =
-    ["plan", "observe", "provision", "delete", "set_mark", "expand", "inventory", "capacity", "check"];
+const BACKEND_OPERATIONS: [&str; 12] = [
+    "plan",
+    "observe",
+    "provision",
+    "delete",
+    "set_mark",
+    "expand",
+    "trash",
+    "restore",
+    "purge",
+    "inventory",
+    "capacity",
+    "check",
+];
 
 /// What becomes of an event. `aggregated`: counted into an earlier one. `limited`: its object had too many lately.
 /// `dropped`: the queue was full. `refused`: not sent, since the API server has just forbidden events altogether.
@@ -65,6 +77,10 @@ pub enum Metric {
     Intents,
     /// No labels.
     Orphans,
+    /// No labels.
+    TrashVolumes,
+    /// No labels.
+    TrashBytes,
     /// Labels: operation, outcome.
     BackendCallSeconds,
     /// Labels: verb, resource, outcome.
@@ -87,7 +103,7 @@ pub enum Metric {
 
 impl Metric {
     /// Every metric there is, for documents and dashboards that are checked against it.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Provisioned,
         Self::ProvisionFailed,
         Self::ProvisionSeconds,
@@ -98,6 +114,8 @@ impl Metric {
         Self::QueueWaitSeconds,
         Self::Intents,
         Self::Orphans,
+        Self::TrashVolumes,
+        Self::TrashBytes,
         Self::BackendCallSeconds,
         Self::ApiRequests,
         Self::Events,
@@ -136,7 +154,7 @@ impl Metric {
             Self::WatchRestarts => &["resource"],
             Self::ClaimsRefused => &["reason"],
             Self::BuildInfo => &["version", "backend"],
-            Self::Orphans | Self::Ready => &[],
+            Self::Orphans | Self::TrashVolumes | Self::TrashBytes | Self::Ready => &[],
         }
     }
 
@@ -171,6 +189,11 @@ impl Metric {
             Self::Orphans => (
                 "volwright_orphans",
                 "Volumes of ours that no PV, intent or record speaks for. They are kept until an operator decides.",
+            ),
+            Self::TrashVolumes => ("volwright_trash_volumes", "Volumes of ours in the trash."),
+            Self::TrashBytes => (
+                "volwright_trash_bytes",
+                "What the volumes in the trash were promised; what they hold may be less, or more.",
             ),
             Self::BackendCallSeconds => (
                 "volwright_backend_call_duration_seconds",
@@ -215,6 +238,8 @@ pub struct Metrics {
     queue_wait: HistogramVec,
     intents: IntGaugeVec,
     orphans: IntGauge,
+    trash_volumes: IntGauge,
+    trash_bytes: IntGauge,
     backend_calls: HistogramVec,
     api_requests: IntCounterVec,
     events: IntCounterVec,
@@ -267,6 +292,8 @@ impl Metrics {
             queue_wait: histogram(Metric::QueueWaitSeconds, &QUEUE_BUCKETS)?,
             intents: gauge(Metric::Intents)?,
             orphans: plain(Metric::Orphans)?,
+            trash_volumes: plain(Metric::TrashVolumes)?,
+            trash_bytes: plain(Metric::TrashBytes)?,
             backend_calls: histogram(Metric::BackendCallSeconds, &BACKEND_BUCKETS)?,
             api_requests: counter(Metric::ApiRequests)?,
             events: counter(Metric::Events)?,
@@ -352,6 +379,12 @@ impl Metrics {
     /// Open intents now.
     pub fn intents(&self, kind: &'static str, n: usize) {
         self.intents.with_label_values(&[kind]).set(count(n));
+    }
+
+    /// What is in the trash.
+    pub fn trash(&self, volumes: usize, bytes: u64) {
+        self.trash_volumes.set(count(volumes));
+        self.trash_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// Orphans seen by the last sweep.

@@ -29,6 +29,7 @@ mod settings; // how it is set up
 mod shared; // what all tasks share
 mod sweep; // what is on the storage and in no record
 mod tasks; // starting tasks
+mod trash; // what is due, and operators' requests
 mod volume; // a PV's way
 mod watch; // from watch events to the world
 mod work; // workers of a term
@@ -44,6 +45,8 @@ pub use self::orphans::Orphans;
 pub use self::run::{Engine, EngineError, Parts, Probe};
 pub use self::settings::Settings;
 pub use self::tasks::Spawner;
+pub(crate) use self::trash::keys as trash_keys;
+pub use self::trash::{Answer, Asked, Listing, TrashEntry, TrashRequest};
 pub(crate) use self::world::OurVolume;
 
 use self::shared::{Flow, Shared};

@@ -1,6 +1,7 @@
 //! The PV object for a volume, and the manifest that brings a retained one back.
 
 use crate::backend::Envelope;
+use crate::decide::trash::DEFAULT_KEPT;
 use crate::decide::{OnDelete, ReclaimPolicy, VolumeView};
 use crate::names;
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -42,6 +43,12 @@ pub fn persistent_volume(p: &Publication<'_>) -> Result<PersistentVolume> {
     if let Some(node) = p.node {
         annotations.insert(names::NODE_NAME, node.to_owned());
         labels.insert(names::NODE_LABEL, names::node_hash(node));
+    }
+    if p.intent.on_delete == OnDelete::Trash {
+        // Written out: another default must not shorten what was promised.
+        let said = request.parameters.get(names::TRASH_FOR_PARAMETER).cloned();
+        let kept = said.unwrap_or_else(|| humantime::format_duration(DEFAULT_KEPT).to_string());
+        annotations.insert(names::TRASH_FOR, kept);
     }
     let finalizers: &[&str] = match p.intent.policy {
         ReclaimPolicy::Delete => &[names::FINALIZER],
@@ -96,6 +103,7 @@ pub fn manifest(volume: &VolumeView) -> String {
         (names::PROVISIONED_BY, &volume.provisioned_by),
         (names::HANDLE, &volume.handle),
         (names::ON_DELETE, &volume.on_delete.clone().filter(|text| text != OnDelete::default().as_str())),
+        (names::TRASH_FOR, &volume.trash_for),
         (names::OWNER, &volume.owner.clone().filter(|_| !derived_owner)),
     ];
     for (key, value) in kept {
@@ -120,6 +128,60 @@ pub fn manifest(volume: &VolumeView) -> String {
     // A source of a kind that is not ours cannot be here; if it were, a manifest without it is refused by the API.
     add_source(&mut spec, &volume.source).ok();
     flow(&json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec }))
+}
+
+/// The manifests that bring a volume back from the trash: its PV as it was, reserved for a claim of the name that it had,
+/// and that claim.
+pub fn restorable(volume: &VolumeView) -> [Value; 2] {
+    let kept = [
+        (names::PROVISIONED_BY, &volume.provisioned_by),
+        (names::PROVISIONER, &volume.provisioner),
+        (names::HANDLE, &volume.handle),
+        (names::ON_DELETE, &volume.on_delete),
+        (names::TRASH_FOR, &volume.trash_for),
+        (names::OWNER, &Some(volume.owner().to_owned())),
+        (names::NODE_NAME, &volume.node_name),
+    ];
+    let annotations: Map<_, _> =
+        kept.iter().filter_map(|(key, value)| Some(((*key).to_owned(), json!(value.as_ref()?)))).collect();
+    let mut metadata = json!({
+        "name": volume.name, "annotations": annotations, "finalizers": [names::FINALIZER],
+    });
+    if let Some(label) = &volume.node_label {
+        metadata["labels"] = json!({ (names::NODE_LABEL): label });
+    }
+    let mode = if volume.block { VolumeMode::Block } else { VolumeMode::Filesystem };
+    let mut spec = json!({
+        "capacity": { "storage": volume.capacity },
+        "accessModes": volume.access_modes,
+        "volumeMode": mode,
+        "persistentVolumeReclaimPolicy": ReclaimPolicy::Delete.as_str(),
+        "storageClassName": volume.class,
+    });
+    if !volume.mount_options.is_empty() {
+        spec["mountOptions"] = json!(volume.mount_options);
+    }
+    let (namespace, name) =
+        volume.claim.as_ref().map_or(("default", "restored"), |c| (c.namespace.as_str(), c.name.as_str()));
+    // Without a uid: the claim is to be made again.
+    spec["claimRef"] = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": name,
+    });
+    add_affinity(&mut spec, &volume.topology);
+    add_source(&mut spec, &volume.source).ok();
+    let claim = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "namespace": namespace, "name": name },
+        "spec": {
+            "accessModes": volume.access_modes,
+            "resources": { "requests": { "storage": volume.capacity } },
+            "storageClassName": volume.class,
+            "volumeMode": mode,
+            "volumeName": volume.name,
+        },
+    });
+    [json!({ "apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec }), claim]
 }
 
 /// YAML in flow style, quoted only where it must be: a tenth shorter than JSON, which decides whether an event can carry it.

@@ -10,6 +10,7 @@ use crate::backend::Backend;
 use crate::client::Clients;
 use crate::decide::{Identity, Rules};
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use thiserror::Error;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::api::ApiServer;
+use super::clock::Clock;
 use super::events::Events;
 use super::health::Health;
 use super::history::History;
@@ -64,6 +66,8 @@ pub struct Parts {
     pub orphans: Orphans,
     /// Starts the tasks.
     pub spawner: Spawner,
+    /// What is kept for a time goes by it, as far as it agrees with the API server's.
+    pub clock: Arc<dyn Clock>,
     /// All of them, but in a test that shows what one is good for.
     pub rules: Rules,
 }
@@ -195,6 +199,8 @@ impl Engine {
             locks: Arc::default(),
             memory: Mutex::default(),
             orphans: parts.orphans.clone(),
+            clock: Arc::clone(&parts.clock),
+            trash_changed: AtomicBool::new(true),
             settings: parts.settings.clone(),
             identity,
             backend: Arc::clone(&parts.backend),

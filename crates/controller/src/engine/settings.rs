@@ -30,6 +30,11 @@ pub struct Settings {
     pub drain: Duration,
     /// How long a leader that was stopped may believe that it still leads; zero where there is no lease.
     pub lease: Duration,
+    /// Where the lease, the journal and operators' requests are.
+    pub namespace: String,
+    /// How often the trash is looked through for what is due, and not before the first time has passed. Zero: never, and
+    /// no requests about it are served.
+    pub trash_interval: Duration,
 }
 
 impl Settings {

@@ -5,6 +5,7 @@ use crate::decide::claim::{asks_no_agent, concerns_us};
 use crate::decide::{Identity, ReclaimPolicy, Rule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch as channel;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use volwright_provisioner::{ClaimUid, Class, Epoch, Failure, Key, Mark, MarkState, PvName, Result, Until};
 
 use super::api::ApiServer;
+use super::clock::Clock;
 use super::events::Events;
 use super::health::Health;
 use super::history::History;
@@ -44,6 +46,9 @@ pub(super) struct Shared {
     pub(super) synced: channel::Sender<BTreeSet<&'static str>>,
     pub(super) memory: Mutex<Memory>,
     pub(super) orphans: Orphans,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Something went into the trash or came out of it.
+    pub(super) trash_changed: AtomicBool,
 }
 
 /// The time that one leadership of this process begins with.

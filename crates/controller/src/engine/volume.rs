@@ -8,20 +8,23 @@
 
 use crate::backend::Envelope;
 use crate::client::chain;
+use crate::decide::trash::kept_for;
 use crate::decide::volume::{Begun, Step, aliases, concerns_us, may_destroy, may_go_on, step, unnamed};
 use crate::decide::{ClaimView, OnDelete, Rule, VolumeView};
 use crate::names;
 use serde_json::json;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use volwright_provisioner::{
-    ClaimUid, Class, Failure, Key, Mark, MarkState, Observed, Pristine, Progress, PvName, Result, Until,
+    ClaimUid, Class, Failure, Key, Mark, MarkState, Observed, Pristine, Progress, PvName, Result, Trashed,
+    Until, parse_bytes,
 };
 
 use super::api::Deleted;
 use super::happening::{ABOUT_VOLUME, Subject};
-use super::pv::manifest;
+use super::pv::{manifest, restorable};
 use super::world::OurVolume;
 use super::{Flow, Shared, expand};
 
@@ -323,6 +326,9 @@ async fn delete(shared: &Shared, ours: &OurVolume, on_delete: OnDelete) -> Resul
     if !shared.identity.rules.holds(Rule::FinalizerLast) {
         drop_finalizer(shared, live).await?;
     }
+    if on_delete == OnDelete::Trash {
+        return trash(shared, live, handle, &mark, started).await;
+    }
     match shared.backend_call("delete", shared.backend.delete(handle, &mark)).await {
         Ok(Progress::Done(())) => {}
         Err(failure)
@@ -335,6 +341,63 @@ async fn delete(shared: &Shared, ours: &OurVolume, on_delete: OnDelete) -> Resul
         tell_absent(shared, live);
     }
     gone(shared, live, started).await
+}
+
+/// In place of a delete, after the same looks: the data is moved aside, and the PV goes.
+async fn trash(
+    shared: &Shared,
+    live: &VolumeView,
+    handle: &Envelope,
+    mark: &Mark,
+    started: Instant,
+) -> Result<Flow> {
+    // A restore that was given up must not come after this, nor an earlier call to trash after the PV.
+    let in_doubt = shared.in_doubt(&mark.owner);
+    if !in_doubt.is_zero() {
+        return Ok(Flow::After(in_doubt));
+    }
+    let kept_for = kept_for(live.trash_for.as_deref()).map_err(|why| {
+        Failure::blocked(Until::OperatorActs, format!("the annotation volwright.io/trash-for {why}"))
+    })?;
+    let now = shared.clocks().await?.latest();
+    let claim = live.claim.clone().unwrap_or_default();
+    let record = Trashed {
+        at: now,
+        until: now.saturating_add(kept_for.as_secs()),
+        namespace: claim.namespace,
+        claim: claim.name,
+        class_name: live.class.clone(),
+        size: parse_bytes(&live.capacity).unwrap_or_default(),
+        note: json!(restorable(live)).to_string(),
+    };
+    let kept = match shared.backend_call("trash", shared.backend.trash(handle, mark, &record)).await {
+        Ok(Progress::Done(kept)) => kept,
+        Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
+        Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
+        Err(failure) => {
+            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
+                shared.set_doubt(&mark.owner);
+            }
+            return Err(failure);
+        }
+    };
+    shared.settle_doubt(&mark.owner);
+    shared.trash_changed.store(true, Ordering::Relaxed);
+    let Some(kept) = kept else {
+        tell_absent(shared, live);
+        return gone(shared, live, started).await;
+    };
+    let flow = gone(shared, live, started).await?;
+    if flow.is_final() {
+        let (until, backend) = (super::trash::keys::date(kept.until), shared.backend.name());
+        info!(pv = live.name, until, "Moved to the trash.");
+        let note = format!(
+            "data moved to the trash and kept until {until}; to restore it: volwright-{backend} trash restore {}",
+            live.name
+        );
+        shared.tell(&Subject::volume(live), false, "VolumeTrashed", ABOUT_VOLUME, note);
+    }
+    Ok(flow)
 }
 
 /// Is a live version older than one that the watch has shown? Then either is not what it seems.

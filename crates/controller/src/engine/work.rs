@@ -10,7 +10,7 @@ use tracing::info;
 use volwright_provisioner::Failure;
 
 use super::report::jittered;
-use super::{Flow, Shared, Spawner, claim, sweep, volume};
+use super::{Flow, Shared, Spawner, claim, sweep, trash, volume};
 
 /// Starts the workers, and beside them what keeps the journal and looks again now and then.
 pub(super) fn start(
@@ -33,6 +33,9 @@ pub(super) fn start(
     }
     spawner.spawn(beside, resync(Arc::clone(shared)));
     spawner.spawn(beside, sweep::run(Arc::clone(shared)));
+    if !shared.settings.trash_interval.is_zero() {
+        spawner.spawn(beside, trash::run(Arc::clone(shared)));
+    }
     let shared = Arc::clone(shared);
     spawner.spawn(beside, async move { shared.journal.tend().await });
 }

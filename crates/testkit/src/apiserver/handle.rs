@@ -58,9 +58,15 @@ pub(super) fn handle(
     parts: &Parts,
     body: &[u8],
 ) -> Response<Body> {
-    answer(shared, client, parts, body)
+    let mut response = answer(shared, client, parts, body)
         .unwrap_or_else(|status| Answer::value(status.code, &status.to_value()))
-        .into_response()
+        .into_response();
+    // What clients compare their clocks with.
+    let date = shared.now().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+    if let Ok(date) = header::HeaderValue::from_str(&date) {
+        response.headers_mut().insert(header::DATE, date);
+    }
+    response
 }
 
 fn answer(shared: &Arc<Shared>, client: Option<&str>, parts: &Parts, body: &[u8]) -> Result<Answer, Status> {

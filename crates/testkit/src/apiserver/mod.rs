@@ -154,6 +154,11 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
+    /// The server's time, in seconds since 1970-01-01 UTC.
+    pub fn time(&self) -> u64 {
+        u64::try_from(self.shared.now().as_second()).unwrap_or_default()
+    }
+
     /// A server with the namespaces that every cluster has, and nothing else.
     pub fn new(options: Options) -> Self {
         let Options { history, clock, seed } = options;

@@ -251,7 +251,12 @@ impl Provisioner for Testbed {
                 };
                 let volume = volume?;
                 let handle = Handle { name: name.to_owned(), opaque: volume.opaque };
-                items.push(InventoryItem { handle, observed: volume.observed(), intent: None });
+                items.push(InventoryItem {
+                    handle,
+                    observed: volume.observed(),
+                    intent: None,
+                    trashed: None,
+                });
             }
             Ok(items)
         };

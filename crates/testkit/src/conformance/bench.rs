@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use volwright_provisioner::{
     Capabilities, Capacity, ClaimInfo, ClaimUid, Class, Epoch, Failure, InstallationId, InventoryItem, Key,
     Mark, MarkState, Observed, ParameterMap, Progress, Provisioned, Provisioner, PvName, Request, Result,
-    Until, parse_parameters,
+    Trashed, Until, parse_parameters,
 };
 
 /// A request whose class parameters are still text.
@@ -254,10 +254,21 @@ impl<F: Fixture> Bench<F> {
         .await
     }
 
-    pub(super) async fn trash(&self, handle: &HandleOf<F>, mark: &Mark) -> Checked<Result<()>> {
+    pub(super) async fn trash(
+        &self,
+        handle: &HandleOf<F>,
+        mark: &Mark,
+        trashed: &Trashed,
+    ) -> Checked<Result<Option<Trashed>>> {
         self.until_final(false, async || {
             let backend = self.backend()?;
-            self.answered(format!("trash({})", json(handle)), progress, backend.trash(handle, mark)).await
+            let call = format!("trash({}, until {})", json(handle), trashed.until);
+            let show = |answer: &Progress<Option<Trashed>>| match answer {
+                Progress::Done(Some(kept)) => format!("Done, until {}", kept.until),
+                Progress::Done(None) => "Done, nothing there".to_owned(),
+                Progress::Pending { note, .. } => format!("Pending: {note}"),
+            };
+            self.answered(call, show, backend.trash(handle, mark, trashed)).await
         })
         .await
     }
@@ -270,10 +281,16 @@ impl<F: Fixture> Bench<F> {
         .await
     }
 
-    pub(super) async fn purge(&self, handle: &HandleOf<F>, mark: &Mark) -> Checked<Result<()>> {
+    pub(super) async fn purge(
+        &self,
+        handle: &HandleOf<F>,
+        mark: &Mark,
+        judged: &Trashed,
+    ) -> Checked<Result<()>> {
         self.until_final(false, async || {
             let backend = self.backend()?;
-            self.answered(format!("purge({})", json(handle)), progress, backend.purge(handle, mark)).await
+            let call = format!("purge({}, until {})", json(handle), judged.until);
+            self.answered(call, progress, backend.purge(handle, mark, judged)).await
         })
         .await
     }

@@ -11,17 +11,19 @@ use super::chaos::Fault;
 use super::run::Coverage;
 
 /// Every step that a central engine takes, with the faults that it can meet besides those of the process.
-const STEPS: [(&str, &[&[Fault]]); 32] = [
+const STEPS: [(&str, &[&[Fault]]); 38] = [
     ("get persistentvolumeclaims", &[&Fault::READS]),
     ("get persistentvolumes", &[&Fault::READS, &Fault::MEDDLING]),
     ("get nodes", &[&Fault::READS]),
     ("get leases", &[&Fault::READS]),
     ("get configmaps", &[&Fault::READS]),
+    ("get version", &[&Fault::READS]),
     ("list persistentvolumeclaims", &[&Fault::READS]),
     ("list persistentvolumes", &[&Fault::READS]),
     ("list storageclasses", &[&Fault::READS]),
     ("list volumeattachments", &[&Fault::READS]),
     ("list leases", &[&Fault::READS]),
+    ("list configmaps", &[&Fault::READS]),
     ("watch persistentvolumeclaims", &[&Fault::WATCHES]),
     ("watch persistentvolumes", &[&Fault::WATCHES]),
     ("watch storageclasses", &[&Fault::WATCHES]),
@@ -32,6 +34,7 @@ const STEPS: [(&str, &[&[Fault]]); 32] = [
     ("create events", &[&Fault::CREATES]),
     ("update leases", &[&Fault::WRITES]),
     ("update configmaps", &[&Fault::WRITES]),
+    ("patch configmaps", &[&Fault::WRITES]),
     ("patch persistentvolumes", &[&Fault::WRITES, &Fault::MEDDLING]),
     ("patch persistentvolumeclaims", &[&Fault::WRITES]),
     ("patch persistentvolumeclaims/status", &[&Fault::WRITES]),
@@ -44,6 +47,9 @@ const STEPS: [(&str, &[&[Fault]]); 32] = [
     ("backend set_mark", &[&Fault::BACKEND_WRITES]),
     ("backend expand", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending, Fault::BackendFull]]),
     ("backend delete", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending, Fault::BackendBusy]]),
+    ("backend trash", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending, Fault::BackendBusy]]),
+    ("backend restore", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending]]),
+    ("backend purge", &[&Fault::BACKEND_WRITES, &[Fault::BackendPending]]),
 ];
 
 /// Every fault with every step that it can meet.

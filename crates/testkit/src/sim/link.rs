@@ -73,6 +73,9 @@ impl Asked {
             _ => "delete",
         };
         let own = |text: &str| text.to_owned();
+        if path == "/version" {
+            return Self { verb: "get", resource: own("version"), namespace: own(""), name: own("") };
+        }
         Self { verb, resource, namespace: own(namespace), name: own(name) }
     }
 
@@ -95,7 +98,7 @@ impl Asked {
             "create" "configmaps", "create" "events", "update" "leases", "update" "configmaps",
             "patch" "persistentvolumes", "patch" "persistentvolumeclaims", "patch" "persistentvolumeclaims/status",
             "patch" "events",
-            "patch" "configmaps", "delete" "persistentvolumes",
+            "patch" "configmaps", "delete" "persistentvolumes", "get" "version", "delete" "configmaps",
         ]
     }
 

@@ -35,4 +35,4 @@ pub use self::scenario::{SCENARIOS, Scenario, Short, errands, short};
 pub use self::story::Story;
 pub use self::users::{Deed, Users};
 pub use self::watchtower::{Violation, Watchtower};
-pub use self::world::{CLASSES, FIXED_CLASSES, NAMESPACE, PROVISIONER, Setup, SimClass, World};
+pub use self::world::{CLASSES, FIXED_CLASSES, NAMESPACE, PROVISIONER, Setup, SimClass, TRASH, World};

@@ -58,6 +58,13 @@ impl Mutant {
             }
             Self::Journal(_) | Self::Without(Rule::VanishedCompared) => &["leaders", "crashes", "everything"],
             Self::Without(Rule::StopAfterRestore) => &["restore"],
+            Self::Without(
+                Rule::TrashTime
+                | Rule::TrashClock
+                | Rule::TrashOurs
+                | Rule::TrashUnnamed
+                | Rule::RestoreParted,
+            ) => &["trash"],
             Self::Without(Rule::Doubt | Rule::UntilFinal | Rule::Unused) => &["storage", "everything"],
             Self::Without(Rule::IntentFirst | Rule::IntentStays | Rule::UndoRecorded) => {
                 &["crashes", "leaders", "storage", "everything"]
@@ -102,7 +109,7 @@ impl Mutant {
 }
 
 /// Rules that the simulation misses when they are switched off.
-const NOTICED: [Rule; 26] = [
+const NOTICED: [Rule; 31] = [
     Rule::NoClaimNamesIt,
     Rule::PolicyDelete,
     Rule::NoAlias,
@@ -129,6 +136,11 @@ const NOTICED: [Rule; 26] = [
     Rule::AskedNow,
     Rule::GrownFirst,
     Rule::PvBeforeClaim,
+    Rule::TrashTime,
+    Rule::TrashClock,
+    Rule::TrashOurs,
+    Rule::TrashUnnamed,
+    Rule::RestoreParted,
 ];
 
 impl fmt::Display for Mutant {

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use super::chaos::{Fault, Planned, Point};
 use super::coverage::pairs;
 use super::users::{Deed, Users};
-use super::world::{CLASSES, Setup, World};
+use super::world::{CLASSES, Setup, TRASH, World};
 use crate::Trick;
 use volwright_provisioner::Class;
 
@@ -56,11 +56,12 @@ impl Short {
 }
 
 use Deed::{
-    Alias, AskLess, AskMore, AskTooMuch, Backup, BadOnDelete, Claim, Clear, ClockStep, Clone, Compact,
-    CutWatches, Delete, DeleteClaim, DeletePv, DropClass, DropJournal, DropNode, EditJournal, FixedClaim,
-    ForeignClass, Kill, Name, NameAgain, NodeGrows, Obstacle, Populated, Reclaim, RemakeClass, Repoint,
-    Reselect, Restore, Retain, SameName, Squatter, Stop, Strip, StripFinalizer, Suspend, Tamper, Terminate,
-    Unalias, Unask, Use, Write,
+    Alias, AskLess, AskMore, AskTooMuch, Backup, BadOnDelete, Claim, Clear, ClockOff, ClockStep, Clone,
+    Compact, CutWatches, Delete, DeleteClaim, DeletePv, DropClass, DropJournal, DropNode, EditJournal,
+    FixedClaim, ForeignClass, Kill, Name, NameAgain, NodeGrows, Obstacle, Populated, Reclaim, RemakeClass,
+    Repoint, Reselect, Restore, Retain, SameName, Squatter, Stop, Strip, StripFinalizer, Suspend, Tamper,
+    Terminate, TrashAgain, TrashClaim, TrashEmpty, TrashFor, TrashRemake, TrashRestore, Unalias, Unask, Use,
+    Write,
 };
 
 /// Tables of what people do, each with its weight.
@@ -149,8 +150,27 @@ const GROWERS: &[(Deed, usize)] = &[
     (Kill, 1),
 ];
 
+const TRASHERS: &[(Deed, usize)] = &[
+    (TrashClaim, 8),
+    (TrashAgain, 4),
+    (Claim, 1),
+    (DeleteClaim, 8),
+    (Write, 6),
+    (TrashRestore, 5),
+    (TrashEmpty, 1),
+    (TrashFor, 2),
+    (TrashRemake, 1),
+    (Retain, 1),
+    (Delete, 1),
+    (Use, 1),
+    (ClockOff, 1),
+    (Terminate, 1),
+    (Kill, 1),
+    (Stop, 1),
+];
+
 /// All random scenarios.
-pub const SCENARIOS: [Scenario; 12] = [
+pub const SCENARIOS: [Scenario; 13] = [
     random("api", "the API server fails in every way", 1, 1, &[&Fault::READS, &Fault::WRITES], &[CALM_USERS]),
     random(
         "watches",
@@ -206,6 +226,21 @@ pub const SCENARIOS: [Scenario; 12] = [
         2,
         &[&Fault::BACKEND_WRITES, &[Fault::KillAfter]],
         &[EDITORS],
+    ),
+    random(
+        "trash",
+        "people delete, restore and empty, and two installations share the storage",
+        2,
+        2,
+        &[
+            &Fault::READS,
+            &Fault::WRITES,
+            &Fault::PROCESS,
+            &Fault::BACKEND_READS,
+            &Fault::BACKEND_WRITES,
+            &[Fault::BackendBusy, Fault::BackendPending],
+        ],
+        &[TRASHERS],
     ),
     random(
         "everything",
@@ -264,9 +299,15 @@ impl Scenario {
 
     pub(super) fn setup(&self) -> Setup {
         match self.kind {
-            Kind::Random { processes, clusters, .. } => Setup { clusters, processes, ..Setup::default() },
+            Kind::Random { processes, clusters, .. } => {
+                // Elsewhere nobody looks after a trash, and nobody asks what the time is.
+                let trash_interval = if self.name == "trash" { TRASH_LOOK } else { Duration::ZERO };
+                Setup { clusters, processes, trash_interval, ..Setup::default() }
+            }
             Kind::Short { .. } => Setup::default(),
-            Kind::Errands { .. } | Kind::Pairs => Setup { processes: 2, ..Setup::default() },
+            Kind::Errands { .. } | Kind::Pairs => {
+                Setup { processes: 2, trash_interval: TRASH_LOOK, ..Setup::default() }
+            }
         }
     }
 
@@ -300,6 +341,9 @@ async fn play_pairs(world: &World, seed: u64) {
     }
     play_errands(world, Some(pairs[turn])).await;
 }
+
+/// How often the trash is looked through.
+const TRASH_LOOK: Duration = Duration::from_secs(10);
 
 /// How long people are busy.
 const BUSY: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(70));
@@ -364,12 +408,17 @@ async fn play_errands(world: &World, at: Option<Planned>) {
     users.impossible();
     let csi = users.claim(CLASSES[6]);
     let kept = users.claim(CLASSES[1]);
+    let trashed = [users.claim(TRASH[0]), users.claim(TRASH[0])];
     pause(4).await;
     users.perform(Write);
     users.delete_claim(&csi);
     users.delete_claim(&late);
     users.delete_claim(&kept);
+    for claim in &trashed {
+        users.delete_claim(claim);
+    }
     pause(6).await;
+    users.perform(TrashRestore);
     users.perform(DeletePv);
     // The finalizer follows the policy.
     let grows = users.claim(CLASSES[0]);

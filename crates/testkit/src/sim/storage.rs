@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use volwright_controller::backend::{Backend, Envelope, HandleError};
 use volwright_provisioner::{
     BoxFuture, Capabilities, Capacity, Check, Failure, InventoryItem, Key, Mark, Observed, ParameterMap,
-    Progress, Provisioned, Request, Result, Until, VolumeSource,
+    Progress, Provisioned, Request, Result, Trashed, Until, VolumeSource,
 };
 
 use super::chaos::Fault;
@@ -233,6 +233,76 @@ impl Backend for Storage {
                 let before = store.get(&path);
                 let done = inner.expand(&handle, &mark, size).await;
                 tower.expanded(&process, &path, before.as_ref(), store.get(&path).as_ref(), &mark);
+                done
+            })
+            .await
+        })
+    }
+
+    fn trash<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        trashed: &'a Trashed,
+    ) -> BoxFuture<'a, Result<Progress<Option<Trashed>>>> {
+        let (inner, handle, mark, trashed) =
+            (Arc::clone(&self.inner), handle.clone(), mark.clone(), trashed.clone());
+        let answer = |fault| match fault {
+            Fault::BackendPending => pending(),
+            Fault::BackendBusy => Some(Err(Failure::blocked(Until::Unused, "simulated: in use"))),
+            _ => None,
+        };
+        let more = [Fault::BackendPending, Fault::BackendBusy];
+        Box::pin(async move {
+            // The same looks come before it as before a delete.
+            self.tower.delete_begins(&self.process, self.inner.as_ref(), &handle, &mark);
+            let possible: [&[Fault]; 3] = [&Fault::BACKEND_WRITES, &Fault::PROCESS, &more];
+            let process = self.process.clone();
+            self.call("backend trash", &possible, answer, async move {
+                let done = inner.trash(&handle, &mark, &trashed).await;
+                if let Ok(Progress::Done(Some(kept))) = &done {
+                    process.tell(format_args!("storage trashed {} until {}", mark.pv_name, kept.until));
+                }
+                done
+            })
+            .await
+        })
+    }
+
+    fn restore<'a>(&'a self, handle: &'a Envelope, mark: &'a Mark) -> BoxFuture<'a, Result<Progress<()>>> {
+        let (inner, handle, mark) = (Arc::clone(&self.inner), handle.clone(), mark.clone());
+        let answer = |fault| (fault == Fault::BackendPending).then(pending).flatten();
+        Box::pin(async move {
+            self.tower.restore_begins(&self.process, mark.pv_name.as_str());
+            let possible: [&[Fault]; 3] = [&Fault::BACKEND_WRITES, &Fault::PROCESS, &[Fault::BackendPending]];
+            let (process, tower, store) = (self.process.clone(), self.tower.clone(), self.store.clone());
+            self.call("backend restore", &possible, answer, async move {
+                let before = store.trash();
+                let done = inner.restore(&handle, &mark).await;
+                tower.restored(&process, &before, &store, &mark);
+                done
+            })
+            .await
+        })
+    }
+
+    fn purge<'a>(
+        &'a self,
+        handle: &'a Envelope,
+        mark: &'a Mark,
+        judged: &'a Trashed,
+    ) -> BoxFuture<'a, Result<Progress<()>>> {
+        let (inner, handle, mark, judged) =
+            (Arc::clone(&self.inner), handle.clone(), mark.clone(), judged.clone());
+        let answer = |fault| (fault == Fault::BackendPending).then(pending).flatten();
+        Box::pin(async move {
+            self.tower.call_begins(&self.process, "purge");
+            let possible: [&[Fault]; 3] = [&Fault::BACKEND_WRITES, &Fault::PROCESS, &[Fault::BackendPending]];
+            let (process, tower, store) = (self.process.clone(), self.tower.clone(), self.store.clone());
+            self.call("backend purge", &possible, answer, async move {
+                let before = store.trash();
+                let done = inner.purge(&handle, &mark, &judged).await;
+                tower.purged(&process, &before, &store);
                 done
             })
             .await

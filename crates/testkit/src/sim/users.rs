@@ -4,14 +4,17 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use volwright_controller::decide::expand;
+use volwright_controller::engine::{Answer, Asked, TrashRequest};
 use volwright_controller::names;
 use volwright_provisioner::{ClaimUid, Epoch, InstallationId, Mark, MarkState, PvName, format_bytes};
 
 use super::link::path_of;
 use super::watchtower::bytes;
-use super::world::{CLASSES, FIXED_CLASSES, NAMESPACE, SimClass, World, node_named, text};
+use super::world::{
+    CLASSES, FIXED_CLASSES, NAMESPACE, PROVISIONER, SimClass, TRASH, World, node_named, text,
+};
 use crate::apiserver::{ApiServer, Snapshot};
-use crate::memory::StoredVolume;
+use crate::memory::{StoredVolume, TrashedVolume};
 
 /// Something that somebody does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,6 +95,20 @@ pub enum Deed {
     Unask,
     /// A PV's on-delete says what nobody knows, for a while.
     BadOnDelete,
+    /// A claim whose data goes into the trash.
+    TrashClaim,
+    /// The same under a name, and at a path, that was used before.
+    TrashAgain,
+    /// Somebody asks for a volume in the trash, and makes its PV and claim again.
+    TrashRestore,
+    /// Somebody asks that a volume in the trash goes.
+    TrashEmpty,
+    /// Somebody edits how long the trash is to keep a volume.
+    TrashFor,
+    /// Somebody makes the PV of a volume in the trash again, without asking for its data.
+    TrashRemake,
+    /// The clocks of the machines are off for a while.
+    ClockOff,
     /// A backup of etcd.
     Backup,
     /// It is restored.
@@ -500,6 +517,46 @@ impl Users {
                     self.api().patch("persistentvolumeclaims", "users", name, &change).ok();
                 }
             }
+            Deed::TrashClaim => {
+                let class = TRASH[self.world.chaos().below(TRASH.len())];
+                self.claim(class);
+            }
+            Deed::TrashAgain => {
+                let name = format!("again{}", self.world.chaos().below(2));
+                self.claim_named(&name, TRASH[1], Value::Null);
+            }
+            Deed::TrashRestore => self.ask_of_trash(Asked::Restore),
+            Deed::TrashEmpty => self.ask_of_trash(Asked::Purge),
+            Deed::TrashFor => {
+                if let Some(pv) = self.pvs(|_| true) {
+                    let name = text(&pv, "/metadata/name").to_owned();
+                    let time = ["5s", "2m", "soon"][self.world.chaos().below(3)];
+                    self.tell(format_args!("trash-for of {name} is {time:?} for a while"));
+                    let set =
+                        |value: &str| json!({ "metadata": { "annotations": { (names::TRASH_FOR): value } } });
+                    self.api().patch("persistentvolumes", "", &name, &set(time)).ok();
+                    let back = set("30s");
+                    self.later(move |api| drop(api.patch("persistentvolumes", "", &name, &back)));
+                }
+            }
+            Deed::TrashRemake => {
+                if let Some(entry) = self.trashed() {
+                    let made: Vec<Value> = serde_json::from_str(&entry.trashed.note).unwrap_or_default();
+                    if let Some(pv) = made.into_iter().next() {
+                        let name = text(&pv, "/metadata/name").to_owned();
+                        self.tell(format_args!("{name} is made again without its data"));
+                        tower.excuse(name.clone());
+                        self.api().create("persistentvolumes", pv).ok();
+                    }
+                }
+            }
+            Deed::ClockOff => {
+                let off = [-7200, 3600][self.world.chaos().below(2)];
+                self.tell(format_args!("clocks are off by {off} s for a while"));
+                let (world, cluster) = (self.world.clone(), self.cluster);
+                world.cluster(cluster).set_clock_off(off);
+                self.later(move |_| world.cluster(cluster).set_clock_off(0));
+            }
             Deed::Obstacle => self.obstacle(),
             Deed::Clear => {
                 for path in self.world.foreign() {
@@ -711,9 +768,63 @@ impl Users {
         self.world.set_down(self.cluster, false);
     }
 
+    /// Some volume of ours in the trash.
+    fn trashed(&self) -> Option<TrashedVolume> {
+        let ours = &self.world.cluster(self.cluster).installation;
+        let mut all = self.world.store().trash();
+        all.retain(|entry| entry.volume.mark.as_ref().is_some_and(|mark| mark.installation == *ours));
+        let index = self.world.chaos().below(all.len());
+        all.into_iter().nth(index)
+    }
+
+    /// As the command does it: a request, its answer, and after a restore the manifests.
+    fn ask_of_trash(&mut self, asked: Asked) {
+        let Some(entry) = self.trashed() else { return };
+        let Some(mark) = &entry.volume.mark else { return };
+        let pv = mark.pv_name.as_str();
+        let name = format!("request-{}", self.names);
+        self.names += 1;
+        self.tell(format_args!("{name}: {asked:?} {pv}"));
+        if asked == Asked::Purge {
+            self.world.cluster(self.cluster).tower.emptied(pv);
+        }
+        let request =
+            TrashRequest { asked, name: pv.to_owned(), owner: mark.owner.to_string(), at: entry.trashed.at };
+        let map = json!({
+            "metadata": { "name": name, "namespace": NAMESPACE, "labels": {
+                (names::JOURNAL_PROVISIONER): names::provisioner_label(PROVISIONER),
+                (names::TRASH_LABEL): names::TRASH_REQUEST,
+            }},
+            "data": { "request.json": json!(request).to_string() },
+        });
+        let api = self.api().clone();
+        api.create("configmaps", map).ok();
+        let world = self.world.clone();
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                sleep(Duration::from_secs(1)).await;
+                let Ok(map) = api.get("configmaps", NAMESPACE, &name) else { return };
+                let answer = map.pointer("/data").and_then(|data| data.get("answer.json"));
+                let Some(answer) = answer.and_then(Value::as_str) else { continue };
+                let answer: Option<Answer> = serde_json::from_str(answer).ok();
+                let Some(answer) = answer else { return };
+                world.tell(format_args!("user: {name} is answered: {}, {}", answer.done, answer.text));
+                let kinds = ["persistentvolumes", "persistentvolumeclaims"];
+                for (kind, manifest) in kinds.into_iter().zip(answer.manifests) {
+                    if api.create(kind, manifest).is_err() {
+                        break;
+                    }
+                }
+                break;
+            }
+            api.delete("configmaps", NAMESPACE, &name).ok();
+        });
+    }
+
     /// Takes away what keeps things from ending: at the end of a run, before everybody is to come to rest.
     pub fn mend(&mut self) {
         self.unalias();
+        self.world.cluster(self.cluster).set_clock_off(0);
         for claim in self.list("persistentvolumeclaims") {
             let name = text(&claim, "/metadata/name");
             let mends = claim.pointer("/metadata/labels").is_some_and(|labels| labels.get("mends").is_some());

@@ -8,13 +8,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use volwright_controller::backend::{Backend, Envelope};
 use volwright_provisioner::{
-    Mark, MarkState, ParameterMap, Progress, Provisioned, Request, Result, format_bytes, parse_bytes,
+    InstallationId, Mark, MarkState, ParameterMap, Progress, Provisioned, Request, Result, format_bytes,
+    parse_bytes,
 };
 
 use super::process::Process;
 use super::story::Story;
 use crate::apiserver::ApiServer;
-use crate::memory::StoredVolume;
+use crate::memory::{Store, StoredVolume, TrashedVolume};
 
 /// A look at the API server is old after this long: an answer takes at most the API deadline (10 s), and a process that was
 /// stopped since may act for the rest of its renew deadline (10 s).
@@ -48,6 +49,10 @@ struct Inner {
     named: BTreeMap<String, Instant>,
     /// Watches tell everything within a second.
     watches_are_good: bool,
+    /// Volumes (by PV) of which somebody has asked that they leave the trash for good.
+    emptied: BTreeSet<String>,
+    /// Part of the marks of this cluster.
+    installation: InstallationId,
     restored: Option<Instant>,
     /// When the API server was stopped for it: who began later has not seen what was before.
     stopped: Option<Instant>,
@@ -135,7 +140,7 @@ pub enum Warrant {
 
 impl Watchtower {
     /// Watches over one API server. `lease` is the lease's duration, zero where there is none.
-    pub fn new(api: ApiServer, story: Story, lease: Duration) -> Self {
+    pub fn new(api: ApiServer, story: Story, lease: Duration, installation: InstallationId) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             api,
             story,
@@ -150,6 +155,8 @@ impl Watchtower {
             back: BTreeSet::new(),
             named: BTreeMap::new(),
             watches_are_good: false,
+            emptied: BTreeSet::new(),
+            installation,
             restored: None,
             stopped: None,
         })))
@@ -417,6 +424,22 @@ impl Watchtower {
         }
     }
 
+    /// I13: nothing comes back from the trash while a PV of its name is there, whose delete would find it.
+    pub fn restore_begins(&self, process: &Process, pv: &str) {
+        self.call_begins(process, "restore");
+        let looked = {
+            let inner = self.lock();
+            let look = inner.looks.get(&(process.name().to_owned(), pv.to_owned()));
+            look.is_some_and(|look| look.at.elapsed() <= LOOK_AGE && look.pv.is_none())
+        };
+        if !looked {
+            self.broken(
+                "I13",
+                format!("{} restores {pv} and did not see that its PV is gone", process.name()),
+            );
+        }
+    }
+
     fn is_asked_for(
         &self,
         process: &Process,
@@ -509,6 +532,53 @@ impl Watchtower {
                 format!("{}: the claim of {name} has {told}, the PV {promise}", process.name()),
             );
         }
+    }
+
+    /// I13: what was in the trash is in its place again, as it was.
+    pub fn restored(&self, process: &Process, before: &[TrashedVolume], store: &Store, mark: &Mark) {
+        let is_its =
+            |entry: &&TrashedVolume| entry.volume.mark.as_ref().is_some_and(|found| found.same_owner(mark));
+        let now = store.trash();
+        let Some(entry) = before.iter().find(is_its).filter(|_| !now.iter().any(|e| is_its(&e))) else {
+            return;
+        };
+        process.tell(format_args!("storage restored {}", mark.pv_name));
+        let there = store.get(&entry.path);
+        if there.as_ref().map(|volume| volume.written) != Some(entry.volume.written) {
+            self.broken("I13", format!("{} came back as {there:?}, and was {entry:?}", mark.pv_name));
+        }
+    }
+
+    /// I13 and I11: only our own leaves the trash for good, and only at its time, or because somebody asked for it.
+    pub fn purged(&self, process: &Process, before: &[TrashedVolume], store: &Store) {
+        let after = store.trash();
+        for entry in before.iter().filter(|entry| !after.contains(entry)) {
+            let Some(mark) = &entry.volume.mark else { continue };
+            process.tell(format_args!("storage purged {} until {}", mark.pv_name, entry.trashed.until));
+            let (installation, now) = {
+                let inner = self.lock();
+                (inner.installation.clone(), inner.api.time())
+            };
+            if mark.installation != installation {
+                self.broken("I11", format!("{} of another installation was purged", mark.pv_name));
+            }
+            let was_asked = self.lock().emptied.contains(mark.pv_name.as_str());
+            if entry.trashed.until > now && !was_asked {
+                self.broken(
+                    "I13",
+                    format!("{} was purged {} s before its time", mark.pv_name, entry.trashed.until - now),
+                );
+            }
+            let pv = self.lock().api.get("persistentvolumes", "", mark.pv_name.as_str()).ok();
+            if pv.is_some_and(|pv| PvTruth::of(&pv).claim.is_some()) {
+                self.broken("I13", format!("{} was purged while its PV was there", mark.pv_name));
+            }
+        }
+    }
+
+    /// Somebody asks that this volume leaves the trash for good.
+    pub fn emptied(&self, pv: &str) {
+        self.lock().emptied.insert(pv.to_owned());
     }
 
     /// I3 and I11, as the storage sees it.

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -70,6 +70,8 @@ pub struct Setup {
     pub backoff_max: Duration,
     /// How often everything is looked at again.
     pub resync: Duration,
+    /// How often the trash is looked through; zero where there is none.
+    pub trash_interval: Duration,
 }
 
 impl Default for Setup {
@@ -86,6 +88,7 @@ impl Default for Setup {
             former_names: Vec::new(),
             backoff_max: Duration::from_secs(20),
             resync: Duration::from_secs(120),
+            trash_interval: Duration::ZERO,
         }
     }
 }
@@ -115,6 +118,8 @@ pub struct Cluster {
     pub installation: InstallationId,
     orphans: Orphans,
     down: Arc<AtomicBool>,
+    /// By how many seconds the clocks of the machines that run the provisioner are off.
+    off: Arc<AtomicI64>,
 }
 
 #[derive(Default)]
@@ -181,6 +186,32 @@ impl Clock for SimClock {
     }
 }
 
+/// The clock of a machine that may be off.
+#[derive(Debug)]
+struct MachineClock {
+    right: SimClock,
+    off: Arc<AtomicI64>,
+}
+
+impl Clock for MachineClock {
+    fn boot(&self) -> Duration {
+        self.right.boot()
+    }
+
+    fn wall(&self) -> Timestamp {
+        let right = self.right.wall();
+        let off = SignedDuration::from_secs(self.off.load(Ordering::Relaxed));
+        right.checked_add(off).unwrap_or(right)
+    }
+}
+
+impl Cluster {
+    /// The clocks of the machines that run the provisioner are off by so many seconds.
+    pub fn set_clock_off(&self, seconds: i64) {
+        self.off.store(seconds, Ordering::Relaxed);
+    }
+}
+
 impl World {
     /// Makes the clusters, with classes and nodes. No process runs yet.
     #[expect(clippy::similar_names, reason = "each is the plain word for what it is")]
@@ -195,12 +226,14 @@ impl World {
                     clock: Arc::new(move || clock.wall()),
                     seed: seed ^ (u64::try_from(number).unwrap_or_default() << 32),
                 });
+                let installation = InstallationId::new(format!("cluster-{number}"));
                 Cluster {
-                    tower: Watchtower::new(api.clone(), story.clone(), LEASE),
+                    tower: Watchtower::new(api.clone(), story.clone(), LEASE, installation.clone()),
                     api,
-                    installation: InstallationId::new(format!("cluster-{number}")),
+                    installation,
                     orphans: Orphans::default(),
                     down: Arc::default(),
+                    off: Arc::default(),
                 }
             })
             .collect();
@@ -235,6 +268,11 @@ impl World {
         }
         for class in CLASSES.into_iter().chain(FIXED_CLASSES) {
             self.made(api.create("storageclasses", class.object()));
+        }
+        if !self.0.setup.trash_interval.is_zero() {
+            for class in TRASH {
+                self.made(api.create("storageclasses", class.object()));
+            }
         }
     }
 
@@ -407,6 +445,7 @@ impl World {
             Arc::clone(&metrics),
         );
         let clock: Arc<dyn Clock> = Arc::new(self.0.clock.clone());
+        let machine = Arc::new(MachineClock { right: self.0.clock.clone(), off: Arc::clone(&cluster.off) });
         let journal: Arc<dyn Journal> = Arc::new(ConfigMapJournal::with_bugs(
             client.clone(),
             ConfigMapSettings {
@@ -443,6 +482,7 @@ impl World {
             metrics,
             health,
             orphans: cluster.orphans.clone(),
+            clock: machine,
             spawner: spawner.clone(),
             rules: self.0.setup.rules.clone(),
         });
@@ -569,6 +609,9 @@ impl World {
             self.look_at_sizes(number, &mut found);
             unmet.extend(found.into_iter().map(|(invariant, what)| (invariant, number, what)));
         }
+        for number in 0..self.clusters() {
+            self.look_at_trash(number, &mut unmet);
+        }
         let volumes = self.0.store.volumes();
         for (path, before) in &self.state().foreign {
             if volumes.get(path) != Some(before) {
@@ -600,7 +643,7 @@ impl World {
                     continue;
                 }
                 let place = match text(&claim, "/spec/storageClassName") {
-                    "path" => format!("/pool/users/{name}"),
+                    "path" | "trash-path" => format!("/pool/users/{name}"),
                     _ => format!("/pool/{uid}"),
                 };
                 let is_its_own = |mark: &Mark| {
@@ -662,6 +705,29 @@ impl World {
                         volume.size, claim["status"]
                     ),
                 ));
+            }
+        }
+    }
+
+    /// What is due has gone, and all else has its record and no PV.
+    fn look_at_trash(&self, number: usize, unmet: &mut Vec<(&'static str, usize, String)>) {
+        let cluster = self.cluster(number);
+        let now = cluster.api.time();
+        for entry in self.0.store.trash() {
+            let Some(mark) = entry.volume.mark.as_ref().filter(|m| m.installation == cluster.installation)
+            else {
+                continue;
+            };
+            let name = mark.pv_name.as_str();
+            if mark.state != MarkState::Trashed || !entry.trashed.note.contains(name) {
+                unmet.push(("I13", number, format!("{name} is in the trash without its record: {entry:?}")));
+            }
+            let is_named = cluster.api.get("persistentvolumes", "", name).is_ok();
+            if is_named && !cluster.tower.is_excused(name) {
+                unmet.push(("I13", number, format!("{name} is in the trash, and its PV is there")));
+            }
+            if !is_named && entry.trashed.until < now {
+                unmet.push(("I13", number, format!("{name} is in the trash, and its time is over")));
             }
         }
     }
@@ -794,6 +860,8 @@ fn settings(installation: InstallationId, setup: &Setup) -> Settings {
         resync: setup.resync,
         drain: Duration::from_secs(20),
         lease: LEASE,
+        namespace: NAMESPACE.to_owned(),
+        trash_interval: setup.trash_interval,
     }
 }
 
@@ -831,6 +899,26 @@ pub const FIXED_CLASSES: [SimClass; 2] = [
         retain: false,
         late: false,
         parameters: &[("shape", "csi"), ("resizer", "driver")],
+    },
+];
+
+/// Classes whose data goes into the trash; there where the trash is looked after.
+pub const TRASH: [SimClass; 2] = [
+    SimClass {
+        name: "trash",
+        retain: false,
+        late: false,
+        parameters: &[("onDelete", "trash"), ("trashFor", "30s")],
+    },
+    SimClass {
+        name: "trash-path",
+        retain: false,
+        late: false,
+        parameters: &[
+            ("onDelete", "trash"),
+            ("trashFor", "1m"),
+            ("pathPattern", "${.PVC.namespace}/${.PVC.name}"),
+        ],
     },
 ];
 

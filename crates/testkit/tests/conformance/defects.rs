@@ -11,7 +11,7 @@ use tokio::task::yield_now;
 use volwright_provisioner::{
     AccessMode, Capabilities, Capacity, Check, Failure, Growth, InventoryItem, Key, Mark, MarkState,
     Observed, Pattern, Placement, Pristine, Progress, Provisioned, Provisioner, Request, Result,
-    SharedContext, Topology, Until, VolumeSource,
+    SharedContext, Topology, Trashed, Until, VolumeSource,
 };
 
 /// What is wrong with the backend.
@@ -76,6 +76,10 @@ pub enum Defect {
     TakesUnmarked,
     TooSmall,
     TrashIgnoresMark,
+    TrashRenews,
+    TrashUnrecorded,
+    PurgesTheLiving,
+    PurgeJudgesNot,
     UndoOnlyWithData,
     UndoTakesData,
     Unpublishes,
@@ -319,7 +323,7 @@ impl<P: Parameters> Provisioner for Shelf<P> {
             Ok(contents
                 .volumes
                 .get(&handle.path)
-                .filter(|volume| !volume.torn)
+                .filter(|volume| !volume.torn && volume.trashed.is_none())
                 .map(|volume| self.seen(volume)))
         });
         if self.is(D::SeesWhatIsNot) && seen.as_ref().is_ok_and(Option::is_none) {
@@ -508,22 +512,36 @@ impl<P: Parameters> Provisioner for Shelf<P> {
         })
     }
 
-    async fn trash(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
+    async fn trash(
+        &self,
+        handle: &Handle,
+        mark: &Mark,
+        trashed: &Trashed,
+    ) -> Result<Progress<Option<Trashed>>> {
         let _alone = self.alone().await;
         self.on(handle, |contents| {
+            if !contents.volumes.contains_key(&handle.path) {
+                return Ok(Progress::Done(None));
+            }
+            let renews = self.is(D::TrashRenews);
             let volume = self.owned(contents, handle, mark, D::TrashIgnoresMark)?;
-            volume.trashed = true;
+            let kept = volume.trashed.clone().filter(|_| !renews).unwrap_or_else(|| trashed.clone());
+            volume.trashed = Some(kept.clone());
             volume.mark = Some(mark.with_state(MarkState::Trashed));
-            Ok(Progress::Done(()))
+            Ok(Progress::Done(Some(kept)))
         })
     }
 
     async fn restore(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
         let _alone = self.alone().await;
         self.on(handle, |contents| {
+            if !contents.volumes.contains_key(&handle.path) {
+                return Err(Failure::invalid("it was purged"));
+            }
             let volume = self.owned(contents, handle, mark, D::TrashIgnoresMark)?;
-            volume.trashed = false;
-            volume.mark = Some(mark.with_state(MarkState::Published));
+            if volume.trashed.take().is_some() {
+                volume.mark = Some(mark.with_state(MarkState::Retained));
+            }
             if self.is(D::RestoresEmpty) {
                 volume.written = false;
             }
@@ -531,13 +549,20 @@ impl<P: Parameters> Provisioner for Shelf<P> {
         })
     }
 
-    async fn purge(&self, handle: &Handle, mark: &Mark) -> Result<Progress<()>> {
+    async fn purge(&self, handle: &Handle, mark: &Mark, judged: &Trashed) -> Result<Progress<()>> {
         let _alone = self.alone().await;
         self.on(handle, |contents| {
             if !contents.volumes.contains_key(&handle.path) {
                 return Ok(Progress::Done(()));
             }
-            self.owned(contents, handle, mark, D::TrashIgnoresMark)?;
+            let volume = self.owned(contents, handle, mark, D::TrashIgnoresMark)?;
+            match &volume.trashed {
+                None if !self.is(D::PurgesTheLiving) => return Ok(Progress::Done(())),
+                Some(found) if found != judged && !self.is(D::PurgeJudgesNot) => {
+                    return Err(Failure::unavailable("it was trashed anew since"));
+                }
+                _ => {}
+            }
             if !self.is(D::PurgeForgets) {
                 contents.volumes.remove(&handle.path);
             }
@@ -555,6 +580,7 @@ impl<P: Parameters> Provisioner for Shelf<P> {
                 handle: Handle { path: path.clone(), root: 7, more: String::new(), forgotten: 0 },
                 observed: self.seen(volume),
                 intent: volume.intent.clone(),
+                trashed: volume.trashed.clone().filter(|_| !self.is(D::TrashUnrecorded)),
             });
             Ok(items.skip(usize::from(self.is(D::InventoryLeavesOneOut))).collect())
         })

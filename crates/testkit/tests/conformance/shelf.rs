@@ -4,7 +4,9 @@ use crate::defects::{Defect, Handle, Parameters, Shelf};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
-use volwright_provisioner::{Key, Mark, NodeInfo, ParameterMap, Result, Secret, SecretRef, SharedContext};
+use volwright_provisioner::{
+    Key, Mark, NodeInfo, ParameterMap, Result, Secret, SecretRef, SharedContext, Trashed,
+};
 use volwright_testkit::conformance::{Can, Fixture};
 use volwright_testkit::harness::map;
 
@@ -15,7 +17,7 @@ pub struct Volume {
     pub size: u64,
     pub written: bool,
     pub intent: Option<String>,
-    pub trashed: bool,
+    pub trashed: Option<Trashed>,
     /// Broken by a call that was cut off.
     pub torn: bool,
 }
@@ -114,7 +116,7 @@ impl<P: Parameters> Fixture for Cupboard<Shelf<P>> {
     }
 
     async fn exists(&self, handle: &Handle) -> Can<bool> {
-        Ok(self.volume(handle).is_some_and(|volume| !volume.trashed))
+        Ok(self.volume(handle).is_some_and(|volume| volume.trashed.is_none()))
     }
 
     async fn write_into(&self, handle: &Handle) -> Can<()> {
@@ -127,7 +129,7 @@ impl<P: Parameters> Fixture for Cupboard<Shelf<P>> {
     }
 
     async fn is_written(&self, handle: &Handle) -> Can<bool> {
-        Ok(self.volume(handle).is_some_and(|volume| volume.written && !volume.trashed))
+        Ok(self.volume(handle).is_some_and(|volume| volume.written && volume.trashed.is_none()))
     }
 
     async fn plant_foreign(&self, handle: &Handle) -> Can<()> {

@@ -45,6 +45,13 @@ impl<T: Tree> Volumes<T> {
     /// Gives the path out: the first thing that is written, and the last that is checked.
     async fn record_plan(&self, place: &Place, mark: &Mark, wanted: &Wanted) -> Result<()> {
         let trash = layout::own_dir(&self.tree, &TRASH).await?;
+        if self.trash_record(place).await?.is_some_and(|record| record.is_trashed()) {
+            // Never an empty volume in place of data.
+            return Err(Failure::blocked(
+                Until::OperatorActs,
+                "an earlier volume of this claim is in the trash; restore it, or make the claim anew",
+            ));
+        }
         if self.exists(&trash, &place.id.name()).await? {
             return Err(Failure::blocked(
                 Until::Settled,

@@ -7,6 +7,7 @@ mod list; // inventory
 mod observe; // what is there
 mod parents; // directories above volumes
 mod remove; // delete
+mod trash; // trash, restore, purge
 
 pub use self::empty::Slice;
 pub use self::list::{Inventory, Listed};
@@ -92,6 +93,10 @@ impl<T: Tree> Volumes<T> {
         found.check_yields(place, mark)?;
         if found.mark == *mark {
             return Ok(());
+        }
+        if found.is_trashed() {
+            // A restore that was cut off: its data may still be in the trash.
+            return Err(Failure::unavailable(format!("the volume at {} is being restored", place.path)));
         }
         if found.mark.state == MarkState::Planned {
             return Err(Failure::unavailable(format!("the volume at {} is not made yet", place.path)));

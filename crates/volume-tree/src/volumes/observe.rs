@@ -22,9 +22,13 @@ impl<T: Tree> Volumes<T> {
     async fn look_at(&self, place: &Place) -> Result<Option<Observed>> {
         let found = record::at(&self.tree, &place.path).await?;
         if let Some(found) = found.as_ref().filter(|found| found.is_at(place)) {
+            if found.is_trashed() {
+                return Ok(None); // a restore of it was cut off
+            }
             return self.recorded(place, found).await.map(Some);
         }
-        if let Some(trashed) = self.trash_record(place).await? {
+        // What is kept in the trash has left its place; what is on its way out has not gone yet.
+        if let Some(trashed) = self.trash_record(place).await?.filter(|record| !record.is_trashed()) {
             let pristine = self.trash_pristine(place).await?;
             return Ok(Some(observed(&trashed, pristine)));
         }

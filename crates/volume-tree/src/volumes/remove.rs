@@ -8,7 +8,7 @@ use crate::layout::{self, NEW, TRASH, TRASH_DATA, TRASH_RECORD};
 use crate::walk::{Found, find};
 use crate::{ErrorKind, FileKind, Name, Place, Record, Stat, Tree, prefix, record};
 use std::time::Duration;
-use volwright_provisioner::{Failure, Mark, MarkState, Progress, Result, Until};
+use volwright_provisioner::{Failure, Mark, MarkState, Progress, Result, Trashed, Until};
 
 /// The rest of a long removal is to go on soon, behind whatever else waits for the worker.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -22,18 +22,23 @@ impl<T: Tree> Volumes<T> {
     pub async fn delete(&self, place: &Place, mark: &Mark) -> Result<Progress<()>> {
         let _busy = self.enter(place).await?;
         match record::at(&self.tree, &place.path).await? {
-            Some(found) if found.is_of(place, mark) => self.stage(place, mark).await?,
+            // A restore of it was cut off: what was trashed goes by `purge` alone.
+            Some(found) if found.is_of(place, mark) && found.is_trashed() => return Ok(Progress::Done(())),
+            Some(found) if found.is_of(place, mark) => self.stage(place, mark, None).await?,
             found => {
                 if self.trash_record(place).await?.is_none() {
                     self.check_absent(place, found.as_ref()).await?;
                 }
             }
         }
-        self.purge(place, mark).await
+        if self.trash_record(place).await?.is_some_and(|record| record.is_trashed()) {
+            return Ok(Progress::Done(()));
+        }
+        self.destroy(place, mark).await
     }
 
     /// Without a record of ours there must be nothing that could be the volume.
-    async fn check_absent(&self, place: &Place, other: Option<&Record>) -> Result<()> {
+    pub(super) async fn check_absent(&self, place: &Place, other: Option<&Record>) -> Result<()> {
         if other.is_some() {
             return Err(Failure::not_ours(format!("the path {} is another volume's", place.path)));
         }
@@ -54,8 +59,8 @@ impl<T: Tree> Volumes<T> {
         }
     }
 
-    /// Takes the volume out of its place.
-    async fn stage(&self, place: &Place, mark: &Mark) -> Result<()> {
+    /// Takes the volume out of its place: into the trash, to be kept there where `keep` says so.
+    pub(super) async fn stage(&self, place: &Place, mark: &Mark, keep: Option<&Trashed>) -> Result<()> {
         if let Some(outer) = prefix::recorded_ancestor(&self.tree, &place.path).await? {
             return Err(blocked(place, &format!("it lies in the volume at {outer}; look at both")));
         }
@@ -87,7 +92,7 @@ impl<T: Tree> Volumes<T> {
                 } else if undo {
                     self.remove_empty(place, &parent, &name).await?;
                 } else {
-                    self.move_to_trash(place, mark, &found, &parent, &name, &stat).await?;
+                    self.move_to_trash(place, mark, &found, keep, &parent, &name, &stat).await?;
                 }
             }
         }
@@ -154,11 +159,13 @@ impl<T: Tree> Volumes<T> {
         self.tree.sync(parent).await.or_failure(Changed::Maybe, DOING)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "all that was found at the place, each once")]
     async fn move_to_trash(
         &self,
         place: &Place,
         mark: &Mark,
         found: &Record,
+        keep: Option<&Trashed>,
         parent: &T::Dir,
         name: &Name,
         stat: &Stat,
@@ -178,7 +185,10 @@ impl<T: Tree> Volumes<T> {
         let entry = layout::open_or_make(&self.tree, &trash, &place.id.name()).await;
         let entry = entry.or_failure(Changed::FirstStep, DOING)?;
         // The record goes along before the volume moves: from then on the trash entry speaks for it.
-        let record = found.clone().without_intent();
+        let record = match keep {
+            Some(trashed) => found.clone().into_trash(mark, trashed),
+            None => found.clone().without_intent(),
+        };
         record::write(&self.tree, &entry, &TRASH_RECORD, &record, Changed::FirstStep).await?;
         self.read_once_more(place, mark).await?;
         match self.tree.rename(parent, name, &entry, &TRASH_DATA).await {
@@ -199,7 +209,7 @@ impl<T: Tree> Volumes<T> {
     }
 
     /// Removes what is in the trash of this volume.
-    async fn purge(&self, place: &Place, mark: &Mark) -> Result<Progress<()>> {
+    pub(super) async fn destroy(&self, place: &Place, mark: &Mark) -> Result<Progress<()>> {
         const DOING: &str = "removing the volume from the trash";
         let trash = layout::own_dir(&self.tree, &TRASH).await?;
         let entry = match self.tree.open_dir(&trash, &place.id.name()).await {
@@ -259,7 +269,7 @@ impl<T: Tree> Volumes<T> {
     }
 }
 
-fn blocked(place: &Place, why: &str) -> Failure {
+pub(super) fn blocked(place: &Place, why: &str) -> Failure {
     let path = &place.path;
     Failure::blocked(Until::OperatorActs, format!("the volume {path} is kept: {why}. Somebody must look"))
 }

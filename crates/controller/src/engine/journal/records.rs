@@ -69,7 +69,7 @@ pub fn recovered(
 }
 
 fn reopened(item: InventoryItem<Envelope>, mark: &Mark) -> Intent {
-    let InventoryItem { handle, observed, intent } = item;
+    let InventoryItem { handle, observed, intent, trashed: _ } = item;
     let decoded = intent.as_deref().and_then(|text| serde_json::from_str::<Intent>(text).ok());
     let same = |intent: &Intent| {
         intent.request.claim.uid == mark.owner

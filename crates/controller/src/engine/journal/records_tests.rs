@@ -15,6 +15,7 @@ fn item(owner: &str, state: MarkState, intent: Option<String>) -> InventoryItem<
         handle: Envelope { version: 1, backend: "local-path".to_owned(), handle: json!({ "id": owner }) },
         observed: Observed { mark: Some(mark), size: Some(5), pristine: Pristine::Yes, users: Vec::new() },
         intent,
+        trashed: None,
     }
 }
 

@@ -160,6 +160,8 @@ checks! {
         "Nothing that bears another owner's mark is ever changed.";
     "trash-restores": offers::trash_restores,
         "Trash is there to come back from, with the data.";
+    "trash-record-kept": offers::trash_record_kept,
+        "By the record it is restored and purged: the first call's stays, and only what was judged is purged.";
     "trash-purges": offers::trash_purges,
         "What is purged is gone, and the same call again is Done.";
     "trash-other-owner": offers::trash_other_owner,

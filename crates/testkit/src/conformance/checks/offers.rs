@@ -5,7 +5,7 @@ use crate::conformance::bench::{Bench, done, refused};
 use crate::conformance::fixture::{Fixture, HandleOf};
 use crate::conformance::verdict::{Checked, expect, failed, not_offered};
 use std::collections::BTreeSet;
-use volwright_provisioner::{Class, Mark, MarkState, Provisioner};
+use volwright_provisioner::{Class, Mark, MarkState, Provisioner, Trashed};
 
 pub(super) async fn expand_grows<F: Fixture>(bench: &Bench<F>) -> Checked {
     if !bench.offered()?.expand.is_ours() {
@@ -76,23 +76,39 @@ async fn full<F: Fixture>(bench: &Bench<F>) -> Checked<(HandleOf<F>, Mark)> {
     Ok((handle, request.mark.with_state(MarkState::Published)))
 }
 
+/// A record whose time is `until`.
+fn record(until: u64) -> Trashed {
+    Trashed {
+        at: 1_700_000_000,
+        until,
+        namespace: "ns".to_owned(),
+        claim: "data".to_owned(),
+        class_name: "class".to_owned(),
+        size: 1 << 30,
+        note: "{\"what\":\"it was\"}".to_owned(),
+    }
+}
+
+const FIRST: u64 = 1_700_000_600;
+
+/// Trashes it, as often as that may be asked.
+async fn trashed<F: Fixture>(bench: &Bench<F>, handle: &HandleOf<F>, mark: &Mark, until: u64) -> Checked {
+    let found = done(
+        bench.trash(handle, mark, &record(until)).await?,
+        "a volume of ours goes into the trash, and is Done again",
+    )?;
+    expect(found.is_some(), "trash answers with the record", || "None".to_owned())
+}
+
 pub(super) async fn trash_restores<F: Fixture>(bench: &Bench<F>) -> Checked {
     let (handle, mark) = full(bench).await?;
     for _ in 0..2 {
         for _ in 0..2 {
-            done(
-                bench.trash(&handle, &mark).await?,
-                "a volume of ours goes into the trash, and is Done again",
-            )?;
+            trashed(bench, &handle, &mark, FIRST).await?;
             bench.restart().await?;
         }
-        if let Some(items) = bench.listed_of(&mark).await? {
-            let states: Vec<_> =
-                items.iter().filter_map(|item| item.observed.mark.as_ref()).map(|m| m.state).collect();
-            expect(states == [MarkState::Trashed], "the inventory lists it once, as trashed", || {
-                format!("{states:?}")
-            })?;
-        }
+        let there = bench.seen(&handle).await?;
+        expect(there.is_none(), "observe answers None: its place is free", || format!("{there:?}"))?;
         for _ in 0..2 {
             done(
                 bench.restore(&handle, &mark).await?,
@@ -103,8 +119,8 @@ pub(super) async fn trash_restores<F: Fixture>(bench: &Bench<F>) -> Checked {
         expect(kept, "its data has come back with it", || "it has not".to_owned())?;
         let found = bench.seen(&handle).await?.and_then(|seen| seen.mark);
         expect(
-            found.as_ref().is_some_and(|found| found.same_owner(&mark) && found.state != MarkState::Trashed),
-            "it bears its owner's mark, and is not in the trash any more",
+            found.as_ref().is_some_and(|found| found.same_owner(&mark) && found.state == MarkState::Retained),
+            "it bears its owner's mark, and is retained until a PV speaks for it",
             || format!("{found:?}"),
         )?;
         bench.is_one(&mark).await?;
@@ -112,28 +128,69 @@ pub(super) async fn trash_restores<F: Fixture>(bench: &Bench<F>) -> Checked {
     Ok(())
 }
 
+pub(super) async fn trash_record_kept<F: Fixture>(bench: &Bench<F>) -> Checked {
+    let (handle, mark) = full(bench).await?;
+    for until in [FIRST, FIRST + 60] {
+        let kept = done(bench.trash(&handle, &mark, &record(until)).await?, "trash is Done")?;
+        expect(
+            kept == Some(record(FIRST)),
+            "the record of the first call stays, and is the answer of the second",
+            || format!("{kept:?}"),
+        )?;
+        bench.restart().await?;
+    }
+    let Some(items) = bench.listed_of(&mark).await? else { return not_offered("an inventory") };
+    let states: Vec<_> = items
+        .iter()
+        .map(|item| (item.observed.mark.as_ref().map(|mark| mark.state), item.trashed.clone()))
+        .collect();
+    expect(
+        states == [(Some(MarkState::Trashed), Some(record(FIRST)))],
+        "the inventory lists it once, as trashed, with its record",
+        || format!("{states:?}"),
+    )?;
+    done(bench.restore(&handle, &mark).await?, "what is in the trash is brought back")?;
+    trashed(bench, &handle, &mark, FIRST + 120).await?;
+    let answer = bench.purge(&handle, &mark, &record(FIRST)).await?;
+    refused(&answer, Class::Unavailable, "Unavailable where it was trashed anew since it was judged")?;
+    done(bench.restore(&handle, &mark).await?, "and it is still there to be brought back")?;
+    let kept = bench.fixture.is_written(&handle).await?;
+    expect(kept, "its data has come back with it", || "it has not".to_owned())
+}
+
 pub(super) async fn trash_purges<F: Fixture>(bench: &Bench<F>) -> Checked {
     let (handle, mark) = full(bench).await?;
-    done(bench.trash(&handle, &mark).await?, "a volume of ours goes into the trash")?;
-    let trashed = mark.with_state(MarkState::Trashed);
+    done(bench.purge(&handle, &mark, &record(FIRST)).await?, "what is not in the trash is Done")?;
+    let kept = bench.fixture.is_written(&handle).await?;
+    expect(kept, "a volume in its place is left alone", || "it is gone".to_owned())?;
+    trashed(bench, &handle, &mark, FIRST).await?;
+    let state = mark.with_state(MarkState::Trashed);
     for _ in 0..2 {
-        done(bench.purge(&handle, &trashed).await?, "what is in the trash is purged, and is Done again")?;
+        done(
+            bench.purge(&handle, &state, &record(FIRST)).await?,
+            "what is in the trash is purged, and is Done again",
+        )?;
         bench.is_gone(&handle).await?;
         bench.restart().await?;
     }
-    let answer = bench.restore(&handle, &trashed).await?;
-    expect(answer.is_err(), "what is purged does not come back", || "restore answers Done".to_owned())
+    if let Some(items) = bench.listed_of(&mark).await? {
+        expect(items.is_empty(), "the inventory does not list it any more", || format!("{}", items.len()))?;
+    }
+    let answer = bench.restore(&handle, &state).await?;
+    expect(answer.is_err(), "what is purged does not come back", || "restore answers Done".to_owned())?;
+    let again = done(bench.trash(&handle, &mark, &record(FIRST)).await?, "what has gone is Done")?;
+    expect(again.is_none(), "there is no record of what has gone", || format!("{again:?}"))
 }
 
 pub(super) async fn trash_other_owner<F: Fixture>(bench: &Bench<F>) -> Checked {
     let (handle, mark) = full(bench).await?;
     let before = bench.facts(&handle).await?;
     for (what, mark) in others(&mark) {
-        let answer = bench.trash(&handle, &mark).await?;
+        let answer = bench.trash(&handle, &mark, &record(FIRST)).await?;
         refused(&answer, Class::NotOurs, &format!("NotOurs for the volume of {what}"))?;
         bench.unchanged(&handle, &before).await?;
     }
-    done(bench.trash(&handle, &mark).await?, "a volume of ours goes into the trash")?;
+    trashed(bench, &handle, &mark, FIRST).await?;
     for (what, mark) in others(&mark.with_state(MarkState::Trashed)) {
         refused(
             &bench.restore(&handle, &mark).await?,
@@ -141,13 +198,14 @@ pub(super) async fn trash_other_owner<F: Fixture>(bench: &Bench<F>) -> Checked {
             &format!("restore is NotOurs for {what}"),
         )?;
         refused(
-            &bench.purge(&handle, &mark).await?,
+            &bench.purge(&handle, &mark, &record(FIRST)).await?,
             Class::NotOurs,
             &format!("purge is NotOurs for {what}"),
         )?;
     }
     done(bench.restore(&handle, &mark).await?, "what is in the trash is brought back")?;
-    bench.unchanged(&handle, &before).await
+    let kept = bench.fixture.is_written(&handle).await?;
+    expect(kept, "its data has come back with it", || "it has not".to_owned())
 }
 
 pub(super) async fn inventory_complete<F: Fixture>(bench: &Bench<F>) -> Checked {
