@@ -1,7 +1,7 @@
 //! The budget of a class: how many bytes its volumes may be promised together.
 //!
-//! What is promised counts, not what is used: existing volumes whatever their phase (a retained one takes its room too), and
-//! those that are being made. Each counts once, by the claim that it was made for. A node agent counts the volumes of its own
+//! What is promised counts, not what is used: existing volumes whatever their phase (a retained one takes its room too),
+//! those that are being made, and those in the trash. Each counts once, by the claim that it was made for. A node agent counts the volumes of its own
 //! node, so there the budget is each node's.
 
 use super::{ClassView, Rules};

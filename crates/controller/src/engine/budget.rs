@@ -1,6 +1,6 @@
 //! What classes with a budget have promised, and the promises that nothing else shows yet.
 //!
-//! A promise is known from the PV, or from the open intent. In between (before the record, and from the end of the intent until
+//! A promise is known from the PV, from the open intent, or from the trash. In between (before the record, and from the end of the intent until
 //! the watch shows the PV) it is known from here only.
 
 use crate::decide::budget::{Promised, Room, budget, room};
@@ -12,6 +12,7 @@ use volwright_provisioner::{ClaimUid, Failure, Result, Until, parse_bytes};
 
 use super::Shared;
 use super::happening::{ABOUT_CLASS, Subject};
+use super::memory::Memory;
 
 /// A PV that was made and deleted between two listings never shows. Later than this after its creation nothing comes any more.
 const SHOWN_WITHIN: Duration = Duration::from_secs(300);
@@ -28,6 +29,9 @@ struct Promise {
 /// By the uid of the claim. Bounded by claims being served.
 #[derive(Debug, Default)]
 pub(super) struct Promises(BTreeMap<ClaimUid, Promise>);
+
+/// Classes and bytes of what is in the trash, by the uid of the claim that it was made for. `None` until it was looked at.
+pub(super) type Trash = Option<BTreeMap<String, (String, u64)>>;
 
 impl Promises {
     /// How many there are.
@@ -55,9 +59,14 @@ impl Shared {
             return Ok(());
         }
         let mut memory = self.memory();
-        let promises = &mut memory.promises;
-        promises.0.retain(|_, promise| promise.made.is_none_or(|made| made.elapsed() < SHOWN_WITHIN));
-        let total = self.promised(&class.name, promises);
+        if memory.trashed.is_none() && !self.settings.trash_interval.is_zero() {
+            let text =
+                format!("what StorageClass {:?} has in the trash counts, and is not known yet", class.name);
+            return Err(Failure::blocked(Until::After(Duration::from_secs(1)), text));
+        }
+        let live = |promise: &Promise| promise.made.is_none_or(|made| made.elapsed() < SHOWN_WITHIN);
+        memory.promises.0.retain(|_, promise| live(promise));
+        let total = self.promised(&class.name, &memory);
         let room = room(&self.identity.rules, class, &total, uid.as_str(), size).map_err(Failure::invalid)?;
         if self.identity.rules.holds(Rule::BudgetKept)
             && let Room::Full(text) = room
@@ -68,7 +77,10 @@ impl Shared {
             });
         }
         if self.identity.rules.holds(Rule::PromiseCounts) {
-            promises.0.insert(uid.clone(), Promise { class: class.name.clone(), bytes: size, made: None });
+            memory
+                .promises
+                .0
+                .insert(uid.clone(), Promise { class: class.name.clone(), bytes: size, made: None });
         }
         drop(memory);
         self.show_budget(&class.name);
@@ -111,7 +123,7 @@ impl Shared {
         let limit = self.world.class(class).and_then(|class| budget(&class).ok().flatten());
         match limit {
             Some(bytes) => {
-                let promised = self.promised(class, &self.memory().promises).total();
+                let promised = self.promised(class, &self.memory()).total();
                 self.metrics.budget(class, bytes, promised);
             }
             None => self.metrics.no_budget(class),
@@ -125,7 +137,31 @@ impl Shared {
         }
     }
 
-    fn promised(&self, class: &str, unseen: &Promises) -> Promised {
+    /// This is in the trash now, or has left it. `whole`: and nothing else is.
+    pub(super) fn trash_counts(&self, now: impl IntoIterator<Item = (String, (String, u64))>, whole: bool) {
+        let mut memory = self.memory();
+        if !whole && memory.trashed.is_none() {
+            // The first look has them all.
+            return;
+        }
+        let before = memory.trashed.take().unwrap_or_default();
+        let mut trash: BTreeMap<_, _> = now.into_iter().collect();
+        let mut freed = Vec::new();
+        for (owner, (class, bytes)) in before {
+            if !whole {
+                trash.entry(owner).or_insert((class, bytes));
+            } else if !trash.contains_key(&owner) && !freed.contains(&class) {
+                freed.push(class);
+            }
+        }
+        memory.trashed = Some(trash);
+        drop(memory);
+        for class in freed {
+            self.room_came_free(&class);
+        }
+    }
+
+    fn promised(&self, class: &str, memory: &Memory) -> Promised {
         let mut promised = Promised::default();
         self.world.each_of_ours(|ours| {
             if ours.view.class == class {
@@ -138,8 +174,11 @@ impl Shared {
                 promised.add(uid.as_str(), intent.request.size);
             }
         }
-        for (uid, promise) in unseen.0.iter().filter(|(_, promise)| promise.class == class) {
+        for (uid, promise) in memory.promises.0.iter().filter(|(_, promise)| promise.class == class) {
             promised.add(uid.as_str(), promise.bytes);
+        }
+        for (owner, (_, bytes)) in memory.trashed.iter().flatten().filter(|(_, (of, _))| of == class) {
+            promised.add(owner, *bytes);
         }
         promised
     }

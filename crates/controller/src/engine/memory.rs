@@ -9,7 +9,7 @@ use tracing::error;
 use volwright_provisioner::{ClaimUid, NodeInfo, Result};
 
 use super::Shared;
-use super::budget::Promises;
+use super::budget::{Promises, Trash};
 use super::world::OurVolume;
 
 /// An agent's own node is read again after this long: labels change seldom, and a node made anew under the same name
@@ -29,6 +29,8 @@ pub(super) struct Memory {
     doubts: BTreeMap<ClaimUid, Instant>,
     /// Promised out of a class's budget, where neither PV nor intent shows it.
     pub(super) promises: Promises,
+    /// What is in the trash, as far as budgets count it.
+    pub(super) trashed: Trash,
     /// PVs (by uid) that we let go without their data, told of, and that the watch still shows.
     pub(super) let_go: BTreeSet<String>,
     /// PVs with a policy that keeps the data, gone by another's hand: their data is to be marked.
@@ -48,6 +50,7 @@ impl Memory {
             ("reschedules", self.reschedules.len()),
             ("doubts", self.doubts.len()),
             ("promises", self.promises.len()),
+            ("trashed", self.trashed.as_ref().map_or(0, BTreeMap::len)),
             ("let go", self.let_go.len()),
             ("parted", self.parted.len()),
             ("looked", self.looked.len()),

@@ -172,6 +172,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             Ok(()) => {}
             Err(failure) if failure.class() == Class::Invalid => {
                 debug!("This storage system cannot list what is on it, so it has no trash.");
+                shared.trash_counts([], true);
                 return;
             }
             Err(failure) => {
@@ -237,6 +238,10 @@ impl Desk {
     async fn tell(&mut self, shared: &Shared, entries: &[Entry]) -> Result<()> {
         let mut all: Vec<_> = entries.iter().map(listed).collect();
         all.sort_by(|one, two| (one.until, &one.name).cmp(&(two.until, &two.name)));
+        // What was trashed while we looked may be missing in it, and is looked for at once.
+        let whole = !shared.trash_changed.load(Ordering::Relaxed);
+        let counted = all.iter().map(|entry| (entry.owner.clone(), (entry.class.clone(), entry.size)));
+        shared.trash_counts(counted, whole);
         shared.metrics.trash(all.len(), all.iter().map(|entry| entry.size).sum());
         self.listed.clone_from(&all);
         let more = all.len().saturating_sub(LISTED);

@@ -387,6 +387,9 @@ async fn trash(
         tell_absent(shared, live);
         return gone(shared, live, started).await;
     };
+    // Its PV is about to go.
+    let counted = (kept.class_name.clone(), kept.size);
+    shared.trash_counts([(mark.owner.to_string(), counted)], false);
     let flow = gone(shared, live, started).await?;
     if flow.is_final() {
         let (until, backend) = (super::trash::keys::date(kept.until), shared.backend.name());
