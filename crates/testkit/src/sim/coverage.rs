@@ -71,7 +71,8 @@ pub fn arms() -> BTreeSet<(&'static str, &'static str)> {
     arms.extend(Settle::ARMS.map(|arm| ("settle", arm)));
     // The shell looks at claims of our own bound PVs only; what changes in between, and data that somebody takes away or
     // marks as kept under a bound PV, tables show.
-    let grows = |arm: &&str| !["nothing: not ours", "nothing: not bound", "absent", "kept"].contains(arm);
+    let elsewhere = ["nothing: not ours", "nothing: not bound", "nothing: large enough", "absent", "kept"];
+    let grows = |arm: &&str| !elsewhere.contains(arm);
     arms.extend(expand::Step::ARMS.into_iter().filter(grows).map(|arm| ("expand", arm)));
     arms.extend(MAY_GROW_ARMS.into_iter().filter(grows).map(|arm| ("may grow", arm)));
     // A second line of defence: what the first look at the live PV has refused does not get there. Tables show it.
