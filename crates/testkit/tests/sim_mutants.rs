@@ -36,6 +36,15 @@ fn every_deliberate_bug_is_noticed() {
     assert!(missed.is_empty(), "not noticed: {missed:?}");
 }
 
+/// Those of the trash, which show soon: a purge or a restore that should not be is seen at the call.
+#[test]
+fn every_deliberate_bug_of_the_trash_is_noticed() {
+    let rules = [Rule::TrashTime, Rule::TrashClock, Rule::TrashOurs, Rule::TrashUnnamed, Rule::RestoreParted];
+    let noticed = each(&rules, cores(), |rule| notices(Mutant::Without(*rule)));
+    let missed: Vec<_> = rules.iter().zip(noticed).filter(|(_, noticed)| !noticed).collect();
+    assert!(missed.is_empty(), "not noticed: {missed:?}");
+}
+
 #[test]
 fn every_rule_is_a_mutant_or_a_second_line() {
     let mutants = Mutant::all().into_iter().filter_map(|mutant| match mutant {

@@ -540,7 +540,9 @@ impl Users {
                 }
             }
             Deed::TrashRemake => {
-                if let Some(entry) = self.trashed() {
+                // One with a path of its own: a second PV of a path keeps both, which is as it should be and never ends.
+                if let Some(entry) = self.trashed().filter(|entry| entry.trashed.class_name == TRASH[0].name)
+                {
                     let made: Vec<Value> = serde_json::from_str(&entry.trashed.note).unwrap_or_default();
                     if let Some(pv) = made.into_iter().next() {
                         let name = text(&pv, "/metadata/name").to_owned();
