@@ -79,8 +79,7 @@ impl Btrfs {
         let (top, handle) = (self.0.path.clone(), handle.clone());
         let task = tokio::task::spawn_blocking(move || {
             let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            let lost =
-                |why: String| Failure::unavailable("the root is not there; is it mounted?").caused_by(why);
+            let lost = |why: String| Failure::unavailable("the root is not there; mount it").caused_by(why);
             let root = File::open(&top).map_err(|e| lost(e.to_string()))?;
             let fsid = format!("{:x}", fstatvfs(&root).map_err(unknown)?.f_fsid.rotate_left(32));
             let path = Path::new(&handle.path);

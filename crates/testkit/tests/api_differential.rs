@@ -608,8 +608,12 @@ async fn lists(s: &mut Session) {
     // Pages. PVs, of which only the script's are there.
     let page = s.get(&format!("{VOLUMES}?limit=2")).await;
     let token = text(&page, "/metadata/continue");
-    s.merge(&format!("{VOLUMES}/local"), json!({ "metadata": { "labels": { "changed": "yes" } } })).await;
+    let changed =
+        s.merge(&format!("{VOLUMES}/local"), json!({ "metadata": { "labels": { "changed": "yes" } } })).await;
     s.rename_in_calls(&token, "<token>");
+    s.rename_in_calls(&version(&changed), "<version of local>");
+    // What the real one answers from its cache may lag behind. It waits for a version that it is asked for.
+    s.get(&format!("{VOLUMES}?resourceVersion={}", version(&changed))).await;
     s.get(&format!("{VOLUMES}?limit=2&continue={token}")).await;
     s.get(&format!("{VOLUMES}?limit=2&continue={token}&resourceVersion={}", version(&page))).await;
     s.get(&format!("{VOLUMES}?limit=1&labelSelector=volume")).await;
@@ -619,6 +623,7 @@ async fn lists(s: &mut Session) {
     s.rename_in_calls(&old, "<version of l5>");
     let after = s.merge(&format!("{MAPS}/l5"), json!({ "data": { "a": "after" } })).await;
     s.rename_in_calls(&version(&after), "<version after l5>");
+    s.get(&format!("{list}&resourceVersion={}", version(&after))).await;
     s.get(&format!("{list}&resourceVersion={old}")).await;
     s.get(&format!("{list}&resourceVersion={old}&resourceVersionMatch=NotOlderThan")).await;
     s.get(&format!("{list}&resourceVersion={old}&resourceVersionMatch=Exact")).await;
