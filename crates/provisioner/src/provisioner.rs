@@ -175,7 +175,8 @@ pub trait Provisioner: Send + Sync + Sized + 'static {
     /// # Errors
     /// `NotOurs` where the mark in the trash is another owner's; `Unavailable` where it does not
     /// [yield](Mark::yields_to); `Blocked` on an operator while something else is in its place; `Invalid` when it was
-    /// purged.
+    /// purged, or a [`purge`](Self::purge) has begun: that is recorded before anything goes, since a part of a volume must
+    /// never come back for the whole.
     fn restore(
         &self,
         handle: &Self::Handle,

@@ -26,6 +26,9 @@ pub struct Record {
     /// By when it may go, while its mark says `trashed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trashed: Option<Trashed>,
+    /// It is being taken out of the trash for good, so what is there may be a part of it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) purging: bool,
 }
 
 /// What is asked of a new volume.
@@ -65,6 +68,7 @@ impl Record {
             volume: place.id.clone(),
             wanted: wanted.clone(),
             trashed: None,
+            purging: false,
         }
         .marked(mark.with_state(state))
     }

@@ -8,8 +8,9 @@ use common::{
     Fixture, assert_refused, block_on, delete, faulty, fill, mark, place, provision, released, snapshot,
     under,
 };
+use std::time::Duration;
 use volwright_provisioner::{Class, MarkState, Progress, Trashed};
-use volwright_volume_tree::{Listed, Tree, Volumes};
+use volwright_volume_tree::{Listed, Slice, Tree, Volumes};
 
 const PATH: &str = "ns/app/data";
 
@@ -96,6 +97,25 @@ fn a_volume_leaves_its_place_and_comes_back_with_all_that_is_in_it() {
     let [item] = &all[..] else { panic!("not once") };
     assert_eq!((item.record.mark.state, item.record.trashed.as_ref()), (MarkState::Retained, None));
     delete(&fixture.volumes(), PATH, "u").unwrap();
+    fixture.assert_clean("at the end");
+}
+
+/// Large volumes are removed in slices, and an operator may ask for one in between.
+#[test]
+fn what_has_begun_to_be_purged_is_never_brought_back_in_part() {
+    let fixture = Fixture::new();
+    filled(&fixture);
+    let one_by_one = Slice { entries: 1, time: Duration::from_secs(60) };
+    let volumes = fixture.volumes().with_slice(one_by_one);
+    trash(&volumes, "u", &until(10));
+    let first = block_on(volumes.purge(&place(PATH, "u"), &released("u"), &until(10))).unwrap();
+    assert!(matches!(first, Progress::Pending { .. }), "{first:?}");
+    assert_refused(restore(&volumes, "u"), Class::Invalid, "is being destroyed");
+    assert!(!fixture.path(PATH).exists());
+    let listed = block_on(volumes.inventory(&mark("u").installation)).unwrap();
+    assert_eq!(listed.volumes.len(), 1, "somebody has to finish it");
+    purge(&volumes, "u", &until(10));
+    drop(volumes);
     fixture.assert_clean("at the end");
 }
 

@@ -182,7 +182,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         if Instant::now() >= due {
             match expire(&shared).await {
-                Ok(()) => due = Instant::now() + interval,
+                Ok(Left::Nothing) => due = Instant::now() + interval,
+                Ok(Left::Some) => due = Instant::now() + LOOK.min(interval),
                 Err(failure) => {
                     warn!(error = %chain(&failure), "What is due in the trash stays for now.");
                     due = Instant::now() + LOOK.min(interval);
@@ -297,11 +298,20 @@ fn requests_of(shared: &Shared) -> String {
     }
 }
 
+/// Of what is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// It has gone, or waits for something else than us.
+    Nothing,
+    /// A large volume has gone in part.
+    Some,
+}
+
 /// Destroys what is due.
-async fn expire(shared: &Shared) -> Result<()> {
+async fn expire(shared: &Shared) -> Result<Left> {
     let (trash, _) = entries(shared).await?;
     if trash.is_empty() {
-        return Ok(());
+        return Ok(Left::Nothing);
     }
     let clocks = shared.clocks().await?;
     let stopped = shared.journal.deletes_stopped();
@@ -315,15 +325,20 @@ async fn expire(shared: &Shared) -> Result<()> {
         };
         shared.health.set_detail("trash", format!("nothing is purged: {why}"));
         warn!(why, "Nothing is purged from the trash.");
-        return Ok(());
+        return Ok(Left::Nothing);
     }
     shared.health.set_detail("trash", "ok");
+    let mut left = Left::Nothing;
     for entry in trash.iter().filter(|entry| is_due(&shared.identity, &entry.trashed, clocks)) {
-        if let Err(failure) = purge(shared, entry).await {
-            warn!(pv = %entry.mark.pv_name, error = %chain(&failure), "Its time in the trash is over, and it stays for now.");
+        match purge(shared, entry).await {
+            Ok(true) => {}
+            Ok(false) => left = Left::Some,
+            Err(failure) => {
+                warn!(pv = %entry.mark.pv_name, error = %chain(&failure), "Its time in the trash is over, and it stays for now.");
+            }
         }
     }
-    Ok(())
+    Ok(left)
 }
 
 /// Destroys one volume in the trash. `Ok(false)`: not yet all of it.
@@ -469,6 +484,10 @@ async fn purge_now(shared: &Shared, request: &TrashRequest) -> Result<Option<Ans
     };
     if let Some(reason) = shared.journal.deletes_stopped() {
         return Ok(Some(refused(reason)));
+    }
+    // A backup of etcd may have brought an old request back: first it has to show whether that is so.
+    if !shared.history.is_checked() {
+        return Ok(None);
     }
     if let Err(failure) = is_unnamed(shared, &entry.mark, "destroyed").await {
         return Ok(Some(refused(failure.message())));

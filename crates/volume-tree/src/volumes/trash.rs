@@ -3,7 +3,7 @@
 //! ```text
 //! trash:   entry with its record (trashed) -> renamed into it -> record of the path gone (the path is free)
 //! restore: record of the path (trashed) -> renamed into place -> record (retained) -> entry gone
-//! purge:   record compared -> emptied -> entry gone
+//! purge:   record compared -> record (purging) -> emptied -> entry gone
 //! ```
 //! While both records are there, that of the path speaks for the volume; while it says `trashed`, the volume counts as in
 //! the trash wherever its data is.
@@ -82,18 +82,14 @@ impl<T: Tree> Volumes<T> {
                 return Ok(Progress::Done(()));
             }
             (Some(_), _) => {}
+            (None, Some(entry)) if entry.purging => return Err(is_going(place)),
             (None, Some(entry)) if entry.is_trashed() => {
                 if found.is_some() {
                     return Err(in_its_place(place, "another volume"));
                 }
                 self.claim_path(place, mark, &entry).await?;
             }
-            (None, Some(_)) => {
-                return Err(Failure::invalid(format!(
-                    "the volume {} is being deleted, and cannot be brought back",
-                    place.path
-                )));
-            }
+            (None, Some(_)) => return Err(is_going(place)),
             (None, None) => {
                 self.expect_root(&self.root_id).await?;
                 return Err(Failure::invalid(format!(
@@ -134,9 +130,21 @@ impl<T: Tree> Volumes<T> {
                     return Ok(Progress::Done(())); // on its way out by a delete, which finishes it
                 }
                 same_record(&entry, judged)?;
+                if !entry.purging {
+                    self.begin_purge(place, entry).await?;
+                }
             }
         }
         self.destroy(place, mark).await
+    }
+
+    /// Recorded before anything of it goes: a restore in between, or after a crash, must not bring a part back for the whole.
+    async fn begin_purge(&self, place: &Place, entry: Record) -> Result<()> {
+        let trash = layout::own_dir(&self.tree, &TRASH).await?;
+        let dir = self.tree.open_dir(&trash, &place.id.name()).await;
+        let dir = dir.or_failure(Changed::Maybe, "opening the trash")?;
+        let entry = Record { purging: true, ..entry };
+        record::write(&self.tree, &dir, &TRASH_RECORD, &entry, Changed::FirstStep).await
     }
 
     /// Gives the path out again, to the volume that is in the trash.
@@ -215,6 +223,13 @@ fn same_record(found: &Record, judged: &Trashed) -> Result<()> {
         "the volume {} was restored and trashed anew since it was judged; looking again",
         found.path
     )))
+}
+
+fn is_going(place: &Place) -> Failure {
+    Failure::invalid(format!(
+        "the volume {} is being destroyed, and what is left of it is not brought back; restore its data from a backup",
+        place.path
+    ))
 }
 
 fn in_its_place(place: &Place, what: &str) -> Failure {
