@@ -361,7 +361,7 @@ async fn a_class_whose_budget_is_spent_says_so_before_and_then_and_serves_again_
     let class = accident.server.get("storageclasses", "", "scarce").expect("the class");
     accident.warned(class["metadata"]["uid"].as_str().unwrap_or_default(), "0 are left", "classes").await;
     let second = accident.claim("second", "scarce", &json!({}));
-    let text = "1Gi are promised to 1 volumes, and 1Gi are asked for; delete volumes of the class, or raise the annotation";
+    let text = "1Gi are promised to 1 volumes, and 1Gi are asked for; delete volumes of the class, empty its trash, or raise the annotation";
     accident.warned(&second, text, "claims").await;
     accident.server.patch("storageclasses", "", "scarce", &with("2Gi")).expect("the budget is raised");
     accident.until("the second is bound", is_bound(&second)).await;

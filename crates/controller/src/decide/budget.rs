@@ -106,7 +106,7 @@ fn answer(class: &ClassView, promised: &Promised, owner: &str, size: u64) -> Res
     };
     if wanted > budget {
         return Ok(Room::Full(spelled(&format!(
-            "{} are promised to {} volumes, and {} are asked for; delete volumes of the class, or raise the annotation",
+            "{} are promised to {} volumes, and {} are asked for; delete volumes of the class, empty its trash, or raise the annotation",
             format_bytes(others),
             promised.volumes(),
             format_bytes(size)
@@ -180,7 +180,7 @@ mod tests {
     fn who_is_refused_learns_what_there_is_and_what_to_do() {
         let full = room(&Rules::default(), &class(Some("2Gi")), &promised(&[("a", 2 << 30)]), "new", 1 << 30);
         let text = "StorageClass \"fast\" may promise 2Gi in all (volwright.io/capacity-budget): 2Gi are promised to 1 volumes, \
-                    and 1Gi are asked for; delete volumes of the class, or raise the annotation";
+                    and 1Gi are asked for; delete volumes of the class, empty its trash, or raise the annotation";
         assert_eq!(full, Ok(Room::Full(text.to_owned())));
     }
 
