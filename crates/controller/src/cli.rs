@@ -1,6 +1,7 @@
 //! The command line of every provisioner: `run` and `doctor`, the shared flags and the backend's own.
 
 mod args; // flags
+mod calls; // requests and output of commands
 mod coordination; // which journal, and who leads
 mod release; // an uninstall for good
 mod run; // flags to engine

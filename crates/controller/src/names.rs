@@ -1,6 +1,7 @@
 //! Every annotation, label, finalizer and name that is read or written, once.
 
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// On a claim, set by kube-controller-manager: which provisioner is asked. Wins over [`STORAGE_PROVISIONER_BETA`].
@@ -104,6 +105,21 @@ pub fn trash_list(provisioner: &str, node: Option<&str>) -> String {
         Some(node) => format!("{provisioner}-trash-{}", node_hash(node)),
         None => format!("{provisioner}-trash"),
     }
+}
+
+/// Labels of a ConfigMap about the trash; `kind` is [`TRASH_LIST`] or [`TRASH_REQUEST`].
+pub fn trash_labels(provisioner: &str, kind: &str, node: Option<&str>) -> BTreeMap<String, String> {
+    let mut labels = BTreeMap::from([
+        (JOURNAL_PROVISIONER.to_owned(), provisioner_label(provisioner)),
+        (TRASH_LABEL.to_owned(), kind.to_owned()),
+    ]);
+    labels.extend(node.map(|node| (NODE_LABEL.to_owned(), node_hash(node))));
+    labels
+}
+
+/// What lists the objects with all of these labels.
+pub fn selector(labels: &BTreeMap<String, String>) -> String {
+    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
 }
 
 /// Name of the PV for a claim: the library's default.

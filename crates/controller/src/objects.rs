@@ -11,6 +11,7 @@ use crate::names;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -170,6 +171,11 @@ pub struct Class {
     volume_binding_mode: Option<String>,
     #[serde(default)]
     mount_options: Vec<String>,
+}
+
+/// As the API writes times: in whole seconds.
+pub fn api_time(at: Timestamp) -> String {
+    Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
 }
 
 fn text(value: Option<&String>) -> String {

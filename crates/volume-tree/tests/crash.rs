@@ -5,7 +5,8 @@ mod common;
 
 use common::faulty::{Die, Faulty};
 use common::{
-    Fixture, assert_refused, block_on, delete, faulty, fill, mark, place, provision, snapshot, wanted, with,
+    Fixture, assert_refused, at_every_step, block_on, delete, faulty, fill, mark, place, provision, snapshot,
+    wanted, with,
 };
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -14,19 +15,6 @@ use volwright_provisioner::{Class, MarkState, Observed, Pristine, Progress};
 use volwright_volume_tree::{Look, look, make_identity};
 
 const PATH: &str = "ns/app/data";
-
-/// Runs `scenario` once for each step that it has, killed before and after it.
-fn at_every_step(scenario: impl Fn(usize, Die) -> bool) -> usize {
-    let mut runs = 0;
-    for die in [Die::Before, Die::After] {
-        let mut at = 0;
-        while scenario(at, die) {
-            at += 1;
-            runs += 1;
-        }
-    }
-    runs
-}
 
 fn observe(fixture: &Fixture) -> Option<Observed> {
     block_on(fixture.volumes().observe(&place(PATH, "u"))).unwrap()

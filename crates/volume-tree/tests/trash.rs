@@ -3,10 +3,9 @@
 
 mod common;
 
-use common::faulty::Die;
 use common::{
-    Fixture, assert_refused, block_on, delete, faulty, fill, mark, place, provision, released, snapshot,
-    under,
+    Fixture, assert_refused, at_every_step, block_on, delete, faulty, fill, mark, place, provision, released,
+    snapshot, under,
 };
 use std::time::Duration;
 use volwright_provisioner::{Class, MarkState, Progress, Trashed};
@@ -58,19 +57,6 @@ fn filled(fixture: &Fixture) -> common::Snapshot {
     provision(&fixture.volumes(), PATH, "u").unwrap();
     fill(&fixture.path(PATH), &fixture.outside());
     snapshot(&fixture.path(PATH))
-}
-
-/// Runs once for each step that it has, killed before and after it.
-fn at_every_step(scenario: impl Fn(usize, Die) -> bool) -> usize {
-    let mut runs = 0;
-    for die in [Die::Before, Die::After] {
-        let mut at = 0;
-        while scenario(at, die) {
-            at += 1;
-            runs += 1;
-        }
-    }
-    runs
 }
 
 #[test]

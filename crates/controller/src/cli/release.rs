@@ -1,24 +1,22 @@
 //! `release-finalizers`: lets go of the PVs of a provisioner that is uninstalled for good. No data is touched.
 
-use crate::client::{Clients, describe};
+use crate::client::Clients;
 use crate::decide::release::release;
 use crate::decide::{Identity, VolumeView};
 use crate::doctor::live_holder;
 use crate::names;
-use crate::objects::Volume;
+use crate::objects::{Volume, api_time};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::{Client, Error};
 use serde_json::json;
 use std::io::Write;
-use std::time::Duration;
-use tokio::time::timeout;
 use volwright_provisioner::{Placement, Provisioner};
 
+use super::calls::{say, within};
 use super::{ClusterArgs, LeaseArgs, RunError};
 
-const DEADLINE: Duration = Duration::from_secs(30);
 const PAGE: u32 = 500;
 
 /// What to do.
@@ -90,10 +88,6 @@ fn summary(apply: bool, count: usize, left: usize) -> String {
     }
 }
 
-fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) -> Result<(), RunError> {
-    writeln!(out, "{line}").map_err(RunError::System)
-}
-
 /// A process that runs would put each finalizer back, and might be in the middle of a delete.
 async fn refuse_if_served(
     client: &Client,
@@ -125,7 +119,7 @@ async fn refuse_if_served(
 
 /// The annotation stays, so that whoever finds the PV or its data later knows why nothing deleted it.
 async fn let_go(volumes: &Api<Volume>, view: &VolumeView) -> Result<(), RunError> {
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = api_time(Timestamp::now());
     let patch = Patch::Strategic(json!({ "metadata": {
         "uid": view.uid,
         "annotations": { names::RELEASED: now },
@@ -140,17 +134,4 @@ async fn let_go(volumes: &Api<Volume>, view: &VolumeView) -> Result<(), RunError
         }
     };
     within("patch", "persistentvolumes", request).await
-}
-
-async fn within<T>(
-    verb: &str,
-    resource: &str,
-    request: impl Future<Output = kube::Result<T>>,
-) -> Result<T, RunError> {
-    match timeout(DEADLINE, request).await {
-        Ok(answer) => answer.map_err(|error| RunError::Request(describe(&error, verb, resource))),
-        Err(_) => {
-            Err(RunError::Request(format!("{verb} {resource}: no answer within {} s", DEADLINE.as_secs())))
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! `trash`: what is in it, and operators' requests. The command itself touches no storage: it makes a request in the
 //! provisioner's namespace, and the leader or the node's agent carries it out.
 
-use crate::client::{Clients, describe};
+use crate::client::Clients;
 use crate::engine::{Answer, Asked, Listing, TrashEntry, TrashRequest};
 use crate::names;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -11,14 +11,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use volwright_provisioner::format_bytes;
 
+use super::calls::{say, within};
 use super::{ClusterArgs, LogArgs, RunError, args};
 use crate::engine::trash_keys::{ANSWER, LISTING, REQUEST};
 
-/// Of one request to the API server.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Requests, answers and lists are all of them.
+const MAPS: &str = "configmaps";
 /// Between two looks for the answer.
 const LOOK: Duration = Duration::from_secs(1);
 /// Between two lines that say that the answer is waited for.
@@ -207,10 +208,6 @@ pub async fn trash(
     }
 }
 
-fn say(out: &mut impl Write, line: std::fmt::Arguments<'_>) -> Result<(), RunError> {
-    writeln!(out, "{line}").map_err(RunError::System)
-}
-
 fn all(found: &[Listing]) -> impl Iterator<Item = (Option<&str>, &TrashEntry)> {
     found.iter().flat_map(|listing| listing.volumes.iter().map(|entry| (listing.node.as_deref(), entry)))
 }
@@ -273,14 +270,8 @@ struct Desk<'a> {
 impl Desk<'_> {
     /// What the leader, or each agent, has told of its trash.
     async fn listings(&self) -> Result<Vec<Listing>, RunError> {
-        let labels = format!(
-            "{}={},{}={}",
-            names::JOURNAL_PROVISIONER,
-            names::provisioner_label(self.provisioner),
-            names::TRASH_LABEL,
-            names::TRASH_LIST,
-        );
-        let found = within("list", self.maps.list(&ListParams::default().labels(&labels))).await?;
+        let labels = names::selector(&names::trash_labels(self.provisioner, names::TRASH_LIST, None));
+        let found = within("list", MAPS, self.maps.list(&ListParams::default().labels(&labels))).await?;
         let mut listings = Vec::new();
         for map in found.items {
             let text = map.data.as_ref().and_then(|data| data.get(LISTING));
@@ -327,18 +318,12 @@ impl Desk<'_> {
     ) -> Result<Answer, RunError> {
         let request =
             TrashRequest { asked, name: entry.name.clone(), owner: entry.owner.clone(), at: entry.at };
-        let mut labels = BTreeMap::from([
-            (names::JOURNAL_PROVISIONER.to_owned(), names::provisioner_label(self.provisioner)),
-            (names::TRASH_LABEL.to_owned(), names::TRASH_REQUEST.to_owned()),
-        ]);
-        if let Some(node) = node {
-            labels.insert(names::NODE_LABEL.to_owned(), names::node_hash(node));
-        }
+        let labels = names::trash_labels(self.provisioner, names::TRASH_REQUEST, node);
         let mut map = ConfigMap::default();
         map.metadata.name = Some(format!("{}-request-{:016x}", self.provisioner, fastrand::u64(..)));
         map.metadata.labels = Some(labels);
         map.data = Some(BTreeMap::from([(REQUEST.to_owned(), json!(request).to_string())]));
-        let map = within("create", self.maps.create(&PostParams::default(), &map)).await?;
+        let map = within("create", MAPS, self.maps.create(&PostParams::default(), &map)).await?;
         let answer = self.answer(&map, node, entry, wait, notes).await;
         let removed = self.remove(&map).await;
         let answer = answer?;
@@ -367,7 +352,7 @@ impl Desk<'_> {
         let name = map.metadata.name.as_deref().unwrap_or_default();
         let (began, mut told) = (Instant::now(), Instant::now());
         loop {
-            let found = within("get", self.maps.get_opt(name)).await?;
+            let found = within("get", MAPS, self.maps.get_opt(name)).await?;
             let Some(found) = found else {
                 return Err(RunError::Request(format!(
                     "somebody removed the request {}/{name}; `trash list` shows whether it was carried out",
@@ -408,16 +393,7 @@ impl Desk<'_> {
                 answer => answer.map(drop),
             }
         };
-        within("delete", request).await
-    }
-}
-
-async fn within<T>(verb: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, RunError> {
-    match timeout(DEADLINE, request).await {
-        Ok(answer) => answer.map_err(|error| RunError::Request(describe(&error, verb, "configmaps"))),
-        Err(_) => {
-            Err(RunError::Request(format!("{verb} configmaps: no answer within {} s", DEADLINE.as_secs())))
-        }
+        within("delete", MAPS, request).await
     }
 }
 

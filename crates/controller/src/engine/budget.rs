@@ -83,7 +83,10 @@ impl Shared {
                 .insert(uid.clone(), Promise { class: class.name.clone(), bytes: size, made: None });
         }
         drop(memory);
-        self.show_budget(&class.name);
+        if let Ok(Some(limit)) = budget(class) {
+            let promised = total.without(uid.as_str()).saturating_add(size);
+            self.metrics.budget(&class.name, limit, promised);
+        }
         if let Room::Near(text) = room {
             self.tell(&Subject::class(class), true, "CapacityBudgetNear", ABOUT_CLASS, text);
         }

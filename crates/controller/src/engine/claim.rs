@@ -377,18 +377,12 @@ async fn make(shared: &Shared, claim: &ClaimView, intent: &Intent, had_intent: b
         let observed = shared.backend_call("observe", shared.backend.observe(handle)).await?;
         place(&shared.identity, &mark, observed.as_ref(), true).map_err(Failure::not_ours)?;
     }
-    let provisioned = shared.backend_call("provision", shared.backend.provision(&request, handle)).await;
-    let made = match provisioned {
-        Ok(Progress::Done(made)) => made,
-        Ok(Progress::Pending { after, note }) => {
+    let provisioned = shared.backend.provision(&request, handle);
+    let made = match shared.backend_write("provision", uid, provisioned).await? {
+        Progress::Done(made) => made,
+        Progress::Pending { after, note } => {
             shared.tell(&Subject::claim(claim), false, "Provisioning", ABOUT_CLAIM, note);
             return Ok(Flow::After(after));
-        }
-        Err(failure) => {
-            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
-                shared.set_doubt(uid);
-            }
-            return Err(failure);
         }
     };
     complete(shared, intent, &made).await?;

@@ -14,6 +14,7 @@ use crate::decide::expand::{
 };
 use crate::decide::volume::Begun;
 use crate::decide::{ClaimView, Phase, Rule, SizeView, VolumeView};
+use crate::objects::api_time;
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 use tracing::{info, warn};
@@ -280,8 +281,6 @@ async fn mark_failed(shared: &Shared, claim: &ClaimView, is_final: bool, message
     Ok(())
 }
 
-/// As the API writes times: in whole seconds.
 fn now() -> String {
-    let now = Timestamp::now();
-    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+    api_time(Timestamp::now())
 }

@@ -221,14 +221,25 @@ impl Shared {
         self.doubt(owner).map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Writes a mark. One whose answer is lost may still come, and would then undo what was marked after it.
+    /// Writes a mark. One that comes late would undo what was marked after it.
     pub(super) async fn write_mark(&self, handle: &Envelope, mark: &Mark) -> Result<()> {
-        let written = self.backend_call("set_mark", self.backend.set_mark(handle, mark)).await;
-        let is_lost = written.as_ref().is_err_and(|failure| failure.class() == Class::Unknown);
+        self.backend_write("set_mark", &mark.owner, self.backend.set_mark(handle, mark)).await
+    }
+
+    /// As [`backend_call`](Self::backend_call), for one that must not come after the next step on the owner's volume: where its
+    /// answer is lost, it may still take effect, and the volume is in doubt for as long.
+    pub(super) async fn backend_write<T>(
+        &self,
+        op: &'static str,
+        owner: &ClaimUid,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let done = self.backend_call(op, call).await;
+        let is_lost = done.as_ref().is_err_and(|failure| failure.class() == Class::Unknown);
         if is_lost && self.identity.rules.holds(Rule::Doubt) {
-            self.set_doubt(&mark.owner);
+            self.set_doubt(owner);
         }
-        written
+        done
     }
 
     /// One call of the backend: deadline and metrics. What was dropped at its deadline may have happened. None is begun

@@ -155,7 +155,6 @@ struct Entry {
 /// What is remembered between two rounds.
 #[derive(Default)]
 struct Desk {
-    listed: Vec<TrashEntry>,
     published: Option<Listing>,
     requests: usize,
 }
@@ -224,7 +223,8 @@ impl Desk {
                 return Err(failure);
             }
         }
-        if self.listed.is_empty() && self.requests == 0 {
+        let is_empty = self.published.as_ref().is_none_or(|listing| listing.volumes.is_empty());
+        if is_empty && self.requests == 0 {
             return Ok(());
         }
         let requests = shared.api.maps_with(&shared.settings.namespace, &requests_of(shared)).await?;
@@ -244,20 +244,13 @@ impl Desk {
         let counted = all.iter().map(|entry| (entry.owner.clone(), (entry.class.clone(), entry.size)));
         shared.trash_counts(counted, whole);
         shared.metrics.trash(all.len(), all.iter().map(|entry| entry.size).sum());
-        self.listed.clone_from(&all);
         let more = all.len().saturating_sub(LISTED);
         all.truncate(LISTED);
         let listing = Listing { node: shared.settings.node().map(str::to_owned), volumes: all, more };
         if self.published.as_ref() == Some(&listing) {
             return Ok(());
         }
-        let mut labels = BTreeMap::from([
-            (names::JOURNAL_PROVISIONER.to_owned(), names::provisioner_label(shared.provisioner())),
-            (names::TRASH_LABEL.to_owned(), names::TRASH_LIST.to_owned()),
-        ]);
-        if let Some(node) = shared.settings.node() {
-            labels.insert(names::NODE_LABEL.to_owned(), names::node_hash(node));
-        }
+        let labels = names::trash_labels(shared.provisioner(), names::TRASH_LIST, shared.settings.node());
         let mut map = ConfigMap::default();
         map.metadata.namespace = Some(shared.settings.namespace.clone());
         map.metadata.name = Some(names::trash_list(shared.provisioner(), shared.settings.node()));
@@ -285,17 +278,7 @@ fn listed(entry: &Entry) -> TrashEntry {
 
 /// The labels of requests to this process.
 fn requests_of(shared: &Shared) -> String {
-    let ours = format!(
-        "{}={},{}={}",
-        names::JOURNAL_PROVISIONER,
-        names::provisioner_label(shared.provisioner()),
-        names::TRASH_LABEL,
-        names::TRASH_REQUEST,
-    );
-    match shared.settings.node() {
-        Some(node) => format!("{ours},{}={}", names::NODE_LABEL, names::node_hash(node)),
-        None => ours,
-    }
+    names::selector(&names::trash_labels(shared.provisioner(), names::TRASH_REQUEST, shared.settings.node()))
 }
 
 /// Of what is due.
@@ -457,15 +440,10 @@ async fn restore(shared: &Shared, map: &ConfigMap, request: &TrashRequest) -> Re
         return Ok(None); // withdrawn
     }
     let mark = Mark { epoch: shared.journal.epoch(), ..entry.mark.clone() };
-    match shared.backend_call("restore", shared.backend.restore(&entry.handle, &mark)).await {
-        Ok(Progress::Done(())) => {}
-        Ok(Progress::Pending { .. }) => return Ok(None),
-        Err(failure) => {
-            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
-                shared.set_doubt(&mark.owner);
-            }
-            return Err(failure);
-        }
+    let asked = shared.backend.restore(&entry.handle, &mark);
+    match shared.backend_write("restore", &mark.owner, asked).await? {
+        Progress::Done(()) => {}
+        Progress::Pending { .. } => return Ok(None),
     }
     shared.settle_doubt(&mark.owner);
     info!(pv = request.name, "Restored from the trash.");

@@ -179,16 +179,11 @@ async fn unbound(shared: &Shared, ours: &OurVolume) -> Result<Flow> {
     if !is_empty || !others.is_empty() {
         return retain(shared, live, handle).await;
     }
-    match shared.backend_call("delete", shared.backend.delete(handle, &mark)).await {
+    match shared.backend_write("delete", &mark.owner, shared.backend.delete(handle, &mark)).await {
         Ok(Progress::Done(())) => {}
         Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
         Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
-        Err(failure) => {
-            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
-                shared.set_doubt(&mark.owner);
-            }
-            return Err(failure);
-        }
+        Err(failure) => return Err(failure),
     }
     // Once the PV is gone its claim gets another volume, by the same owner and in the same place: a delete of ours that
     // comes late must have come before.
@@ -370,17 +365,13 @@ async fn trash(
         size: parse_bytes(&live.capacity).unwrap_or_default(),
         note: json!(restorable(live)).to_string(),
     };
-    let kept = match shared.backend_call("trash", shared.backend.trash(handle, mark, &record)).await {
-        Ok(Progress::Done(kept)) => kept,
-        Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
-        Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
-        Err(failure) => {
-            if failure.class() == Class::Unknown && shared.identity.rules.holds(Rule::Doubt) {
-                shared.set_doubt(&mark.owner);
-            }
-            return Err(failure);
-        }
-    };
+    let kept =
+        match shared.backend_write("trash", &mark.owner, shared.backend.trash(handle, mark, &record)).await {
+            Ok(Progress::Done(kept)) => kept,
+            Ok(Progress::Pending { after, .. }) => return Ok(Flow::After(after)),
+            Err(failure) if failure.class() == Class::NotOurs => return let_go(shared, live, &failure).await,
+            Err(failure) => return Err(failure),
+        };
     shared.settle_doubt(&mark.owner);
     shared.trash_changed.store(true, Ordering::Relaxed);
     let Some(kept) = kept else {

@@ -11,13 +11,7 @@ impl<T: Tree> Volumes<T> {
     /// may hold as much already is left as it is. `Exhausted` where the disk has no room for what is added.
     pub async fn expand(&self, place: &Place, mark: &Mark, size: u64) -> Result<u64> {
         let _busy = self.enter(place).await?;
-        let Some(found) = record::at(&self.tree, &place.path).await? else {
-            return Err(Failure::blocked(
-                Until::OperatorActs,
-                format!("the volume at {} has no record; restore it from a backup", place.path),
-            ));
-        };
-        found.check_yields(place, mark)?;
+        let found = self.own_record(place, mark).await?;
         match found.mark.state {
             MarkState::Unpublished | MarkState::Published => {}
             MarkState::Planned => {

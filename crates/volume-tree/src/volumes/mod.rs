@@ -14,7 +14,7 @@ pub use self::list::{Inventory, Listed};
 
 use crate::failure::{Changed, ResultExt};
 use crate::locks::Locks;
-use crate::{Place, RootId, Space, Tree, identity, record};
+use crate::{Place, Record, RootId, Space, Tree, identity, record};
 use tokio::sync::OwnedMutexGuard;
 use volwright_provisioner::{Failure, Mark, MarkState, Result, Until, format_bytes};
 
@@ -84,13 +84,7 @@ impl<T: Tree> Volumes<T> {
     /// ends with the mark `unpublished`.
     pub async fn set_mark(&self, place: &Place, mark: &Mark) -> Result<()> {
         let _busy = self.enter(place).await?;
-        let Some(found) = record::at(&self.tree, &place.path).await? else {
-            return Err(Failure::blocked(
-                Until::OperatorActs,
-                format!("the volume at {} has no record; restore it from a backup", place.path),
-            ));
-        };
-        found.check_yields(place, mark)?;
+        let found = self.own_record(place, mark).await?;
         if found.mark == *mark {
             return Ok(());
         }
@@ -102,6 +96,18 @@ impl<T: Tree> Volumes<T> {
             return Err(Failure::unavailable(format!("the volume at {} is not made yet", place.path)));
         }
         record::put(&self.tree, &place.path, &found.marked(mark.clone()), Changed::FirstStep).await
+    }
+
+    /// The record of a volume that is there, and that `mark` may change.
+    async fn own_record(&self, place: &Place, mark: &Mark) -> Result<Record> {
+        let Some(found) = record::at(&self.tree, &place.path).await? else {
+            return Err(Failure::blocked(
+                Until::OperatorActs,
+                format!("the volume at {} has no record; restore it from a backup", place.path),
+            ));
+        };
+        found.check_yields(place, mark)?;
+        Ok(found)
     }
 
     /// Begins a call on one volume: alone, and on the right root.

@@ -254,18 +254,29 @@ impl<T: Tree> Volumes<T> {
                 result => result.or_failure(Changed::Maybe, DOING)?,
             }
         }
-        for name in self.names(&entry).await? {
-            match self.tree.unlink(&entry, &name).await {
+        self.remove_entry(place, &trash, &entry, DOING).await?;
+        Ok(Progress::Done(()))
+    }
+
+    /// Removes an entry of the trash in which no data is left.
+    pub(super) async fn remove_entry(
+        &self,
+        place: &Place,
+        trash: &T::Dir,
+        entry: &T::Dir,
+        doing: &'static str,
+    ) -> Result<()> {
+        for name in self.names(entry).await? {
+            match self.tree.unlink(entry, &name).await {
                 Err(error) if error.kind == ErrorKind::Missing => {}
-                result => result.or_failure(Changed::Maybe, DOING)?,
+                result => result.or_failure(Changed::Maybe, doing)?,
             }
         }
-        match self.tree.remove_dir(&trash, &place.id.name()).await {
+        match self.tree.remove_dir(trash, &place.id.name()).await {
             Err(error) if error.kind == ErrorKind::Missing => {}
-            result => result.or_failure(Changed::Maybe, DOING)?,
+            result => result.or_failure(Changed::Maybe, doing)?,
         }
-        self.tree.sync(&trash).await.or_failure(Changed::Maybe, DOING)?;
-        Ok(Progress::Done(()))
+        self.tree.sync(trash).await.or_failure(Changed::Maybe, doing)
     }
 }
 

@@ -201,17 +201,7 @@ impl<T: Tree> Volumes<T> {
         if self.exists(&entry, &TRASH_DATA).await? {
             return Err(blocked(place, "it is in its place, and a part of it is in the trash as well"));
         }
-        for name in self.names(&entry).await? {
-            match self.tree.unlink(&entry, &name).await {
-                Err(error) if error.kind == ErrorKind::Missing => {}
-                result => result.or_failure(Changed::Maybe, DOING)?,
-            }
-        }
-        match self.tree.remove_dir(&trash, &place.id.name()).await {
-            Err(error) if error.kind == ErrorKind::Missing => {}
-            result => result.or_failure(Changed::Maybe, DOING)?,
-        }
-        self.tree.sync(&trash).await.or_failure(Changed::Maybe, DOING)
+        self.remove_entry(place, &trash, &entry, DOING).await
     }
 }
 

@@ -208,3 +208,16 @@ pub fn with(fixture: &Fixture, make: impl FnOnce(LocalTree) -> Faulty) -> Volume
 pub fn faulty(fixture: &Fixture, at: usize, die: Die) -> Volumes<Faulty> {
     with(fixture, |tree| Faulty::new(tree, at, die))
 }
+
+/// Runs `scenario` once for each step that it has, killed before and after it.
+pub fn at_every_step(scenario: impl Fn(usize, Die) -> bool) -> usize {
+    let mut runs = 0;
+    for die in [Die::Before, Die::After] {
+        let mut at = 0;
+        while scenario(at, die) {
+            at += 1;
+            runs += 1;
+        }
+    }
+    runs
+}
